@@ -1,4 +1,4 @@
-"""The page of claims: a table for each paper that sorts and filters, with the criteria folded."""
+"""The page of claims: a sortable table for each paper, with the criteria folded."""
 
 import csv
 import html
@@ -41,15 +41,14 @@ MEANINGS: Mapping[Verdict, str] = {
 
 
 class Judged(NamedTuple):
-    """The claims of a file, tested."""
+    """The tested claims of a file."""
 
     file: ClaimsFile
     by_paper: Mapping[str, Sequence[Judgement]]
-    provenance: Sequence[str]  # where the models were trained
+    provenance: Sequence[str]
 
 
 def judge(path: Path, folder: Path, scale: str) -> Judged:
-    """The claims of a file, tested."""
     file, said, experiments = claims.load(path)
     measured, printed = Measured(folder, scale, experiments, _read_shapes), Printed(folder, "paper", experiments)
     return Judged(file, claims.judge(said, measured, printed, file.seeds), measured.provenance())
@@ -61,12 +60,12 @@ def _read_shapes(job: Job, folder: Path, file: Path | None) -> np.ndarray | None
 
 
 def of_scale(scale: str) -> str:
-    """The heading by which a page shows its scale."""
+    """The heading from which the command reads a page's scale."""
     return f"At the {scale} scale"
 
 
 def to_markdown(judged: Judged, scale: str) -> str:
-    """The page for the documentation; each claim unfolds to its criterion."""
+    """The page of the documentation; each claim unfolds to its criterion."""
     parts = [page.to_markdown(judged.file.title, _head_sections(judged, scale)).rstrip()]
     for paper, said in judged.by_paper.items():
         lines = [HEAD, ["-", "-", "-", "-", "-:", "-:", "-:"], *(_markdown_cells(each) for each in said)]
@@ -75,7 +74,6 @@ def to_markdown(judged: Judged, scale: str) -> str:
 
 
 def judged_sections(judged: Judged, scale: str, pages: Collection[str] = ()) -> list[Section]:
-    """The page of a report."""
     tables = []
     for paper, said in judged.by_paper.items():
         rows = [[*_cells(each, pages), _details(each)] for each in said]
@@ -84,7 +82,7 @@ def judged_sections(judged: Judged, scale: str, pages: Collection[str] = ()) -> 
 
 
 def to_csv(judged: Judged) -> str:
-    """A line for each criterion, for those that it is made of, and for the conditions."""
+    """A line for each criterion, each of its parts, and each condition."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_HEAD)
@@ -109,25 +107,21 @@ def to_csv(judged: Judged) -> str:
 
 
 def _flat(criteria: Sequence[Criterion]) -> Iterator[Criterion]:
-    """Criteria, each before those that it is made of."""
+    """Criteria, each before its parts."""
     for criterion in criteria:
         yield criterion
         yield from _flat(criterion.several)
 
 
 def _head_sections(judged: Judged, scale: str) -> list[Section]:
-    """The number of each verdict, how they are made, and the notes."""
     file, by_paper = judged.file, judged.by_paper
     every = [each for said in by_paper.values() for each in said]
-    rows = [
-        [
-            verdict.value,
-            *(f"{count_verdicts(said, verdict)}" for said in by_paper.values()),
-            MEANINGS[verdict].format(seeds=file.seeds),
-        ]
-        for verdict in Verdict
-        if count_verdicts(every, verdict)
-    ]
+    count = lambda judged, verdict: sum(each.verdict is verdict for each in judged)
+    rows = []
+    for verdict in Verdict:
+        if count(every, verdict):
+            counts = [f"{count(said, verdict)}" for said in by_paper.values()]
+            rows.append([verdict.value, *counts, MEANINGS[verdict].format(seeds=file.seeds)])
     tested = [each for each in every if each.p is not None]
     told = sum(each.verdict in (Verdict.SUPPORTED, Verdict.CONTRADICTED) for each in tested)
     level = f" A two-sided p of at most {claims.FALSE_DISCOVERIES * told / len(tested):.2g} decides." if told else ""
@@ -145,13 +139,8 @@ def _head_sections(judged: Judged, scale: str) -> list[Section]:
     return sections + ([Section(PROVENANCE, items=judged.provenance)] if judged.provenance else [])
 
 
-def count_verdicts(said: Sequence[Judgement], verdict: Verdict) -> int:
-    """The number of claims that have a verdict."""
-    return sum(each.verdict is verdict for each in said)
-
-
 def _markdown_cells(judgement: Judgement) -> list[str]:
-    """A line of the table in Markdown, whose place links to the experiment and whose claim unfolds to its criterion."""
+    """A row in Markdown: the place links to the experiment, the claim unfolds to its criterion."""
     place, _, *others = _cells(judgement, ())
     file = next(_files(msgspec.to_builtins(judgement.claim.checks)), None)
     says, details = (html.escape(text, quote=False) for text in (judgement.claim.says, _details(judgement)))
@@ -174,7 +163,6 @@ def _files(part: Any) -> Iterator[str]:
 
 
 def _cells(judgement: Judgement, pages: Collection[str]) -> list[Words]:
-    """The cells of `HEAD`."""
     claim, at = judgement.claim, judgement.decisive
     place: Words = claim.place
     for file in _files(msgspec.to_builtins(claim.checks)):
@@ -190,7 +178,7 @@ def _cells(judgement: Judgement, pages: Collection[str]) -> list[Words]:
 
 
 def _details(judgement: Judgement) -> str:
-    """The criterion in words, the one that decides, the condition and the notes."""
+    """The criteria in words, the decisive one, the condition and the notes."""
     claim, at, count = judgement.claim, judgement.decisive, len(judgement.criteria)
     words = [claim.here]
     if at is not None:
@@ -203,7 +191,6 @@ def _details(judgement: Judgement) -> str:
 
 
 def _estimate(criterion: Criterion) -> Estimated:
-    """The estimate, and below it its interval."""
     low, middle, high = criterion.shown
     if math.isnan(middle):
         return Estimated("", "")

@@ -1,4 +1,4 @@
-"""The curves and heat maps of all pages, from runs and from the tables of the papers."""
+"""Curves and heat maps of all pages, from runs and from the papers' tables."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ def length_curves(runs: Iterable[Run], evaluation: str) -> Curves:
 
 
 def position_curves(runs: Iterable[Run]) -> Curves:
-    """The perplexity of each window of positions, by label and seed, at the greatest length that was measured."""
+    """The perplexity of each window of positions at the greatest length, by label and seed."""
     curves = {}
     for (label, encoding), seeds in _by_label(runs, lambda cell: kind_of(cell["eval"]).figure == "position").items():
         values = {seed: window_perplexities(cells) for seed, cells in seeds.items()}
@@ -59,7 +59,7 @@ def _by_label(runs: Iterable[Run], chosen: Callable[[Cell], bool]) -> dict[tuple
 def make_curve(
     kind: Kind, seeds: Mapping[int, Mapping[int, float]], prompts: Mapping[int, int], encoding: str = ""
 ) -> Curve:
-    """A curve with the interval over seeds wherever two or more have a value; prompts of all seeds matter to accuracies."""
+    """A curve with intervals where two or more seeds have a value; accuracies depend on the prompts of all seeds."""
     alone, found = Curve(seeds, {}), {}
     for length in alone.lengths:
         interval = statistics.interval(kind, alone.values(length), prompts[length])
@@ -88,7 +88,7 @@ def draw_curves(made: Experiment, table: Table, entries: Sequence[Entry]) -> Fig
     columns = [(column, column.evaluation) for column in table.columns if column.evaluation]
     kinds = {(evaluation.curve, column.position > 0, column.depth) for column, evaluation in columns}
     places = {_place(column) for column, _ in columns}
-    # Curves need columns of one kind, each at a place of its own, and two of them at least.
+    # A curve needs two columns or more of one kind, each at another place.
     if len(kinds) != 1 or len(places) < max(2, len(table.columns)):
         return None
     curve, by_position, depth = kinds.pop()
@@ -125,7 +125,7 @@ def _place(column: Column) -> int:
 
 
 def passkey_floor(depths: int) -> float:
-    """The share of keys beside their question, which a model that sees a few tokens back finds whatever its prior."""
+    """The share of keys beside their question, which every model with a few tokens of context finds."""
     return 1 / depths if depths > 1 else 0.0
 
 
@@ -142,12 +142,12 @@ def passkey_floors(runs: Iterable[Run]) -> dict[int, float]:
 
 
 def make_grid(cells: Mapping[tuple[str, str], float], rows: list[str], columns: list[str]) -> Grid:
-    """Fractions by the names of their row and column as a grid; NaN where there is none."""
+    """A grid of fractions by row and column; NaN where there is none."""
     return Grid(rows, columns, np.array([[cells.get((row, column), np.nan) for column in columns] for row in rows]))
 
 
 def describe_grids(panels: Mapping[str, Grid], down: str) -> str:
-    """The mean over the rows of each panel in words, in its last column that has any.
+    """The mean over the rows of each panel's last measured column, in words.
 
     >>> describe_grids({"BAM": Grid(["a", "b"], ["64", "128"], np.array([[1.0, 0.0], [1.0, 1.0]]))}, "task")
     'mean over every task, at 128 BAM 0.50.'

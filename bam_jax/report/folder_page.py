@@ -22,13 +22,7 @@ from bam_jax.render.maps import Grid
 from bam_jax.report import page
 from bam_jax.report.figures import describe_grids, length_curves, passkey_floors, position_curves
 from bam_jax.report.format import describe_ends, describe_interval, with_interval
-from bam_jax.report.learned import (
-    attention_section,
-    find_run_priors,
-    heads_section,
-    priors_section,
-    scatter_section,
-)
+from bam_jax.report.learned import attention_section, find_run_priors, heads_section, priors_section, scatter_section
 from bam_jax.report.page import Estimated, Section, Skipped, Table, Words
 from bam_jax.report.run_page import describe_training
 from bam_jax.system import files, regular
@@ -37,11 +31,11 @@ SEEDS = f"""Lines are means over training seeds, bands their 95% t intervals; th
 than {FEW}. The vertical line is the training context. {style.COLOUR_KEY}"""
 GEOMETRIC = "Means of perplexities are geometric."
 COLUMNS = 12
-"""Lengths of a table that are shown one by one; the figure beside it has all."""
+"""Greatest number of lengths in a table; the figure has all."""
 
 
 def write(folder: Path) -> Path:
-    """Writes the report into the folder of a sweep; runs that cannot be read are left out. Returns report.html."""
+    """Writes the report of a sweep's folder without unreadable runs, and returns the path of report.html."""
     style.library()  # nothing is written without it
     skipped, priors = Skipped(), {}
     description, runs = results.read_sweep(folder, skipped.reading)
@@ -64,7 +58,6 @@ def write(folder: Path) -> Path:
 def page_sections(
     description: Mapping[str, Any], runs: Sequence[Run], folder: Path, priors: Mapping[str, Heads]
 ) -> list[Section]:
-    """The page's sections, in their order."""
     contexts = [run.config.context for run in runs if run.config]
     context = contexts[0] if contexts else 1
     again = f"python -m bam_jax.report {shlex.quote(str(folder))}"
@@ -107,7 +100,7 @@ def page_sections(
 
 
 def _summary(description: Mapping[str, Any], runs: Sequence[Run], keys: Curves, text: Curves, context: int) -> Section:
-    """The best rows at the longest length, the time that all took, and the runs that are missing."""
+    """The best rows at the longest length, the total time, and the missing runs."""
     cells = [cell for run in runs for cell in run.cells]
     training = sum(run.metrics["seconds"] for run in runs if run.metrics)
     measuring = sum(cell["seconds"] for cell in cells if "seconds" in cell)
@@ -126,8 +119,8 @@ def _summary(description: Mapping[str, Any], runs: Sequence[Run], keys: Curves, 
 
 
 def _best_rows(name: str, curves: Curves, main: str, context: int, *, largest: bool) -> list[str]:
-    """The three best rows at the longest length that two rows have, and the main row where it alone goes further."""
-    found = []
+    """The three best rows at the longest length of two rows or more, and the main row at a longer one."""
+    found: list[str] = []
     values = lambda label, length: f"{label} {_in_words(curves[label], length)}"
     rows = {n: [label for label in curves if curves[label].values(n)] for each in curves.values() for n in each.lengths}
     shared = max((length for length, labels in rows.items() if len(labels) > 1), default=0)
@@ -142,7 +135,7 @@ def _best_rows(name: str, curves: Curves, main: str, context: int, *, largest: b
 
 
 def _expected_section(claims: Sequence[Mapping[str, Any]], keys: Curves, context: int) -> Section:
-    """The passkey accuracies that were expected beside those that were measured."""
+    """Expected and measured passkey accuracies."""
     rows: list[list[Words]] = []
     for bound in claims:
         label, length, least, most = (bound[name] for name in ("label", "length", "least", "most"))
@@ -151,11 +144,9 @@ def _expected_section(claims: Sequence[Mapping[str, Any]], keys: Curves, context
         met = "not measured"
         if values:
             met = "yes" if least <= curve.middle(length) <= most else "NO"
-        # A bound that every accuracy keeps is not named.
-        bounds = [
-            *([f"at least {least:g}"] if least > 0 else []),
-            *([f"at most {most:g}"] if most < 1 or least <= 0 else []),
-        ]
+        # Bounds that every accuracy keeps are omitted.
+        bounds = [f"at least {least:g}"] if least > 0 else []
+        bounds += [f"at most {most:g}"] if most < 1 or least <= 0 else []
         every = " ".join(f"{value:.2f}" for value in values)
         what = f"{label} at {render.times(length, context)}"
         rows.append([what, met, ", ".join(bounds), _estimate(curve, length), every])
@@ -165,7 +156,7 @@ def _expected_section(claims: Sequence[Mapping[str, Any]], keys: Curves, context
 
 
 def _curves_sections(section: Section, curves: Curves, context: int) -> list[Section]:
-    """A section of curves with a table of their means, and one of every seed's values where curves have several."""
+    """A section of curves with a table of means, and one of every seed's values if there are several."""
     lengths = _spaced(sorted({length for curve in curves.values() for length in curve.lengths}))
     head = [render.times(length, context) for length in lengths]
     means = [[label, *(_estimate(curve, length) for length in lengths)] for label, curve in curves.items()]
@@ -183,7 +174,7 @@ def _curves_sections(section: Section, curves: Curves, context: int) -> list[Sec
 
 
 def _ratio_sections(curves: Curves, main: str, context: int) -> list[Section]:
-    """The perplexities of other rows divided by the main row's of the same seed: what seeds have in common cancels."""
+    """The perplexities of other rows divided by the main row's of the same seed, which cancels what seeds share."""
     if main not in curves:
         return []
     first, lengths = curves[main].seeds, _spaced(curves[main].lengths)
@@ -206,7 +197,7 @@ def _ratio_sections(curves: Curves, main: str, context: int) -> list[Section]:
 
 
 def _spaced(lengths: Sequence[int]) -> list[int]:
-    """All lengths where they are few; else each at least twice the one before, and the last.
+    """All lengths if they are few; else each at least twice the previous, and the last.
 
     >>> _spaced(range(64, 64 * 33, 64))
     [64, 128, 256, 512, 1024, 2048]
@@ -220,7 +211,7 @@ def _spaced(lengths: Sequence[int]) -> list[int]:
 
 
 def _estimate(curve: Curve, length: int) -> Words:
-    """The mean over seeds with its interval; a dash where no seed has the length."""
+    """The mean over seeds with its interval; a dash without a seed."""
     values = curve.values(length)
     if not values:
         return "–"
@@ -235,7 +226,6 @@ def _in_words(curve: Curve, length: int) -> str:
 
 
 def _number(value: float) -> str:
-    """An accuracy or a perplexity as it is printed."""
     if value < 100:
         return f"{value:.2f}"
     return f"{value:.0f}" if value < 1e5 else f"{value:.0e}"
@@ -258,21 +248,14 @@ def _depths_sections(main: Sequence[Run], context: int, commands: list[str]) -> 
         [[*column.values()][at * len(column) // len(depths)] for at in range(len(depths))] for column in means.values()
     ]
     panel = {main[0].label: Grid(depths, names, np.array(columns).T)}
-    rows = [[depth, *map(_number, values)] for depth, values in zip(depths, zip(*columns, strict=True), strict=True)]
+    rows = [[depth, *map(_number, values)] for depth, *values in zip(depths, *columns, strict=True)]
     text = f"""{main[0].label}, mean over {len(main)} seed{"s" if len(main) > 1 else ""}. At depth 0 the key is at the start, as
         far from the question as it can be. A value of a length with fewer depths fills several rows. Intervals are above, where
         all depths count together."""
-    return [
-        Section(
-            "Passkey accuracy by length and depth",
-            text,
-            figure=render.grids(panel, down="depth of the passkey", across="length in training contexts"),
-            name="depths",
-            shows=describe_grids(panel, "depth"),
-            table=Table(["depth", *names], rows),
-            commands=commands,
-        )
-    ]
+    title, table = "Passkey accuracy by length and depth", Table(["depth", *names], rows)
+    figure = render.grids(panel, down="depth of the passkey", across="length in training contexts")
+    shows = describe_grids(panel, "depth")
+    return [Section(title, text, figure=figure, name="depths", shows=shows, table=table, commands=commands)]
 
 
 def _runs_section(runs: Sequence[Run], folder: Path) -> Section:

@@ -13,14 +13,14 @@ def cell_value(entry: Entry) -> float | None:
 
 
 def cell_formatter(entry: Entry) -> Callable[[float], str]:
-    """A function that prints a number of a cell: as its paper does, or accuracies that it has none of with two decimals."""
+    """A function that prints a number as the paper does; two decimals of accuracies that it lacks."""
     if entry.kind is Kind.ACCURACY and not entry.paper:
         return "{:.2f}".format
     return lambda number: format_value(number, entry.paper)
 
 
 def end_formatter(shown: str) -> Callable[[float], str]:
-    """A function that prints the ends of an interval with as many decimals as its middle is shown with."""
+    """A function that prints the ends of an interval with the decimals of its middle."""
     return f"{{:,.{len(shown.partition('.')[2])}f}}".format
 
 
@@ -37,7 +37,7 @@ def describe_interval(interval: tuple[float, float, float] | None, n: int | None
 
 
 def with_interval(value: str, described: str) -> str:
-    """A value and what `describe_interval` says of it, as they stand in a sentence.
+    """A value and its `describe_interval` in a sentence.
 
     >>> with_interval("0.75", "[0.50, 1.00] n=3"), with_interval("0.20", "1 seed")
     ('0.75 [0.50, 1.00] n=3', '0.20 (1 seed)')

@@ -1,4 +1,4 @@
-"""What a BAM model has learned, from weights or records, and the sections on it: priors, heads and attention."""
+"""The learned priors of BAM models, from weights or records, and sections on priors, heads and attention."""
 
 import shlex
 from collections import Counter, defaultdict
@@ -18,11 +18,11 @@ from bam_jax.system.errors import UserError
 from bam_jax.training import run_folder
 
 NEAR = 8
-"""Tokens that count as near in the table of priors."""
+"""Nearest tokens in the table of priors."""
 
 
 def find_run_priors(run: Run, folder: Path) -> Heads | None:
-    """The priors of a run below a folder; None where it has another encoding, or no checkpoint yet."""
+    """The priors of a run below a folder; None with another encoding or without a checkpoint."""
     if run.heads is not None:
         return as_heads(run.heads)
     path = folder / run.name
@@ -32,7 +32,7 @@ def find_run_priors(run: Run, folder: Path) -> Heads | None:
 
 
 def find_job_priors(job: Job, folder: Path, file: Path | None) -> Heads | None:
-    """The priors that a job of a BAM model has learned, here or in a file of records; None where it is not trained."""
+    """The priors of a BAM job, from its run or a file of records; None if it is not trained."""
     if run_folder.latest_step(folder / job.name) == job.config.steps:
         return priors.learned_priors(folder / job.name)
     recorded = recorded_runs.find(file, job.digest)
@@ -40,7 +40,7 @@ def find_job_priors(job: Job, folder: Path, file: Path | None) -> Heads | None:
 
 
 def as_heads(recorded: Mapping[str, np.ndarray]) -> Heads | None:
-    """Recorded parameters [layers, heads] as BAM's priors; None where they are another encoding's, or of different shapes."""
+    """Recorded parameters [layers, heads] as priors; None if they are another encoding's, or their shapes differ."""
     if not {*Heads._fields} <= recorded.keys():
         return None
     heads = Heads(**{name: recorded[name] for name in Heads._fields})
@@ -69,7 +69,7 @@ def priors_section(run: Run, learned: Heads, context: int, command: str) -> Sect
 
 
 def heads_section(run: Run, folder: Path) -> Section:
-    """The reach and the coupling of each head of a BAM model, measured now; a sentence where that cannot be."""
+    """The reach and coupling of each head, measured now; the reason where that is impossible."""
     title, path = "What each head does", folder / run.name
     try:
         records = heads.measure(_weights(run, path), progress=False)
@@ -93,7 +93,7 @@ def heads_section(run: Run, folder: Path) -> Section:
 
 
 def attention_section(run: Run, folder: Path) -> Section:
-    """Attention of a BAM model in a passkey prompt, drawn now; a sentence where that cannot be."""
+    """Attention in a passkey prompt, drawn now; the reason where that is impossible."""
     title, path = "Attention in a passkey prompt", folder / run.name
     try:
         figure = figures.draw_attention(_weights(run, path))
@@ -111,7 +111,7 @@ def attention_section(run: Run, folder: Path) -> Section:
 
 
 def _weights(run: Run, path: Path) -> Path:
-    """The folder of a run; UserError where the run is only recorded."""
+    """The folder of a run; UserError if the run is only recorded."""
     if run.heads is not None:
         raise UserError(f"{run.name} is recorded, its weights are not here; `{run.commands[0]}` trains it again")
     return path

@@ -1,4 +1,4 @@
-"""Sections of text, figures and tables as a self-contained HTML page (templates/page.html) and as Markdown."""
+"""Renders sections of text, figures and tables as a self-contained HTML page (templates/page.html) or as Markdown."""
 
 import contextlib
 import dataclasses
@@ -21,20 +21,20 @@ HEAD = (
     '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
     '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
 )
-"""The first lines of every page, by which a command knows its own."""
+"""The first lines of every page, by which a command recognises its own."""
 WIDE = 30
-"""Characters of a cell whose column is left-aligned and broken into lines."""
+"""Characters of a cell from which its column is left-aligned and wrapped."""
 
 
 class Link(NamedTuple):
-    """Words that lead to another file, by its path from the page."""
+    """A link to another file, by its path from the page."""
 
     text: str
     to: str
 
 
 class Estimated(NamedTuple):
-    """A value, and in smaller letters below it how sure it is, such as its interval."""
+    """A value, and in small print below it its uncertainty."""
 
     text: str
     below: str
@@ -45,25 +45,24 @@ type Words = str | Link | Estimated
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Cells as they are printed; the first of a row names it, and where that begins with a space is part of a row above."""
+    """Cells as text. The first of a row is its name; a leading space makes it part of a row above."""
 
     head: Sequence[Words]
     rows: Sequence[Sequence[Words]]
 
     @property
     def wide(self) -> list[bool]:
-        """True for columns of words. A column has one alignment, so that its short cells stand below its long ones."""
+        """True for columns of words."""
         columns = zip(*self.rows, strict=True)
         return [any(len(_text(cell)) > WIDE for cell in column) for column in columns] or [False] * len(self.head)
 
     @property
     def parts(self) -> list[bool]:
-        """True for rows that are part of a row above."""
         return [_text(row[0]).startswith(" ") for row in self.rows]
 
     @property
     def sortable(self) -> bool:
-        """Parts belong below their row, and facts without heads have an order."""
+        """False with parts, which belong below their row, and without heads."""
         return len(self.rows) > 2 and any(self.head) and not any(self.parts)
 
 
@@ -83,7 +82,7 @@ class Section:
 
 
 def to_html(title: str, sections: Sequence[Section], trail: Sequence[Link] = ()) -> str:
-    """The page in one file that needs no network; the trail are the pages above it, first the topmost."""
+    """The page in one file that needs no network, below a trail of links to the pages above it."""
     sortable = any(section.table and section.table.sortable for section in sections)
     template = _templates().get_template("page.html")
     return template.render(head=HEAD, title=title, sections=sections, trail=trail, sortable=sortable)
@@ -95,11 +94,8 @@ def _templates() -> "jinja2.Environment":
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("bam_jax.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters |= {
-        "joined": _joined,
-        "marked": _mark_up,
-        "svg": lambda section: style.svg(section.figure, section.name),
-    }
+    svg = lambda section: style.svg(section.figure, section.name)
+    made.filters |= {"joined": _joined, "marked": _mark_up, "svg": svg}
     return made
 
 
@@ -109,7 +105,7 @@ def _mark_up(escaped: str) -> str:
 
 
 def to_markdown(title: str, sections: Sequence[Section]) -> str:
-    """The same as Markdown, whose figures are the files `figures/NAME.png`."""
+    """The page as Markdown with figures from `figures/NAME.png`."""
     parts = [f"# {title}"]
     for section in sections:
         parts += [f"## {section.title}", *([_joined(section.text)] if section.text else [])]
@@ -121,7 +117,7 @@ def to_markdown(title: str, sections: Sequence[Section]) -> str:
 
 
 def table_to_markdown(table: Table) -> str:
-    """A table alone as Markdown, with numbers at the right."""
+    """A table as Markdown, numbers right-aligned."""
     rule = ["---", *("---" if wide else "---:" for wide in table.wide[1:])]
     rows = [map(_marked, row) for row in (table.head, *table.rows)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))
@@ -142,24 +138,22 @@ def _joined(text: str) -> str:
 
 
 class Skipped:
-    """The lines on what a report skips, each with the reason and its remedy."""
+    """Collects a line for each part that a report skips, with the reason and its remedy."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
 
     @contextlib.contextmanager
     def reading(self, what: str) -> Iterator[None]:
-        """A block that ends where a file cannot be read; a line then names what it was for."""
+        """A block that a UserError ends; a line then names its purpose and the reason."""
         try:
             yield
         except UserError as error:
             self.lines.append(errors.one_line(f"left out: {what}: {error}"))
 
     def sections(self) -> list[Section]:
-        """The section with the lines, if there are any."""
         return [Section("Left out, since it cannot be read", items=self.lines)] if self.lines else []
 
     def log(self) -> None:
-        """Prints the lines on stderr."""
         for line in self.lines:
             console.log(line)

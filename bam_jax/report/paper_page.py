@@ -1,4 +1,4 @@
-"""The page of an experiment with a paper's tables: its progress, what the tables found, and their figures."""
+"""The page of an experiment with a paper's tables: progress, findings, tables and figures."""
 
 import dataclasses
 import enum
@@ -22,23 +22,17 @@ from bam_jax.experiments.tables import Entry
 from bam_jax.render.maps import Grid
 from bam_jax.report import page
 from bam_jax.report.figures import describe_grids, draw_curves, make_grid, passkey_floor, short_task
-from bam_jax.report.format import (
-    cell_formatter,
-    cell_value,
-    describe_interval,
-    end_formatter,
-    with_interval,
-)
+from bam_jax.report.format import cell_formatter, cell_value, describe_interval, end_formatter, with_interval
 from bam_jax.report.page import Link, Section, Words
 from bam_jax.report.run_page import describe_training
 from bam_jax.report.tables_page import notes_sections, own_tokens, reading_sections, table_sections
 
 KINDS = {Kind.ACCURACY: "finds most", Kind.PERPLEXITY: "has the lowest perplexity", Kind.LOSS: "has the lowest loss"}
-"""Kinds of values of which one row is best, and what it then does."""
+"""Kinds of values that rank rows, and the predicate of the best row."""
 
 
 class Status(enum.Enum):
-    """The progress of an experiment as it is printed; the sign shows it without colours."""
+    """The progress of an experiment, with a sign that needs no colours."""
 
     DONE = "● done"
     PART = "◐ in part"
@@ -48,7 +42,7 @@ class Status(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """An experiment with a paper's tables, and the cells that its runs have measured so far, by table."""
+    """An experiment with a paper's tables, and the cells of each table."""
 
     path: Path
     made: Experiment
@@ -57,17 +51,15 @@ class Progress:
 
     @property
     def asked(self) -> list[Entry]:
-        """The cells that a run must measure."""
         return [entry for table in self.entries for entry in table if entry.asked]
 
     @property
     def settled(self) -> list[Entry]:
-        """The asked cells that are measured completely, or left out by patience."""
+        """Asked cells that are complete, or skipped by patience."""
         return [entry for entry in self.asked if entry.settled]
 
     @property
     def status(self) -> Status:
-        """Done, in part or missing, by its cells."""
         if not self.asked:
             return Status.NOTHING
         if len(self.settled) == len(self.asked):
@@ -85,7 +77,6 @@ def read_progress(path: Path, made: Experiment, folder: Path) -> Progress:
 def page_sections(
     progress: Progress, runs: Mapping[str, Run], run_file: Callable[[str], str], folder: Path, given: Sequence[str]
 ) -> list[Section]:
-    """The page's sections, in their order."""
     made = progress.made
     sections = [_summary(progress, runs, folder, given), *reading_sections(made, progress.entries)]
     for number, (table, entries) in enumerate(zip(made.tables, progress.entries, strict=True), start=1):
@@ -112,7 +103,7 @@ def page_sections(
 
 
 def _summary(progress: Progress, runs: Mapping[str, Run], folder: Path, given: Sequence[str]) -> Section:
-    """The findings of its tables, the experiment's progress, and the commands that make it."""
+    """The findings of the tables, the progress, and the commands."""
     trained = {job.name: job for job in progress.planned if job.row.train}
     begun = [runs[name] for name in trained if name in runs]
     done = sum(run.metrics["step"] == trained[run.name].config.steps for run in begun if run.metrics)
@@ -128,12 +119,12 @@ def _summary(progress: Progress, runs: Mapping[str, Run], folder: Path, given: S
 
 
 def caveat(made: Experiment) -> str:
-    """The note on what its models are, where they are not the paper's; "" where they are."""
+    """The note on its models where they are not the paper's; else ""."""
     return "" if made.comparable or not made.notes else made.notes[0]
 
 
 def findings(progress: Progress) -> list[str]:
-    """The finding of each table that has one, after the table's name where there are several."""
+    """The findings of the tables, each after its table's name if there are several tables."""
     made, found = progress.made, []
     for table, entries in zip(made.tables, progress.entries, strict=True):
         if finding := describe_finding(table, entries, comparable=made.comparable):
@@ -142,9 +133,9 @@ def findings(progress: Progress) -> list[str]:
 
 
 def describe_finding(table: Table, entries: Sequence[Entry], *, comparable: bool = True) -> str:
-    """The best row and those that come next in the last column of which two rows are measured; "" where there is none.
+    """The best row and the next ones in the last column with two measured rows; "" where there is none.
 
-    It compares two rows chosen by what was found, so it is no verdict. A table of one row gives its last measured value.
+    It compares rows chosen by their values, so it is no verdict. A table of one row gives its last measured value.
     """
     width = len(table.columns)
     for number in reversed(range(width)):
@@ -171,13 +162,13 @@ def describe_finding(table: Table, entries: Sequence[Entry], *, comparable: bool
 
 
 def _place(column: Column, *, comparable: bool) -> str:
-    """The column's name; where that is a length of the paper's and not of these models, theirs and then the paper's."""
+    """The column's name; for a length of the paper that these models do not have, theirs and the paper's."""
     tokens = None if comparable else own_tokens(column)
     return column.label if tokens is None else f"{tokens:,} tokens (the paper's {column.label})"
 
 
 def _doubt(best: Entry, second: Entry) -> str:
-    """The words for two rows whose common seeds do not tell them apart; "" where they do."""
+    """A remark if the common seeds of two rows are inconclusive; else ""."""
     shared = sorted(best.by_seed.keys() & second.by_seed.keys())
     if len(shared) < 2:
         return ", and one seed shows no difference"
@@ -187,7 +178,7 @@ def _doubt(best: Entry, second: Entry) -> str:
 
 
 def _floor(entry: Entry) -> str:
-    """The share of keys that stand beside their question, which every model sees; "" of other values."""
+    """A remark on the keys beside their question, which every model sees; "" for other values."""
     evaluation = entry.column.evaluation
     if not isinstance(evaluation, Passkey):
         return ""
@@ -210,10 +201,7 @@ def _shown(entry: Entry) -> str:
 
 
 def passkey_grids(progress: Progress, folder: Path) -> dict[int, dict[str, Grid]]:
-    """Passkey accuracy by depth and length, mean over prompts and seeds, of every row that has any.
-
-    Lengths with different depths have no map in common; there is one for each number of depths.
-    """
+    """Passkey accuracy of each measured row by depth and length, mean over prompts and seeds; by number of depths."""
     read = tables.results_reader(folder, progress.made.records)
     columns: dict[int, list[str]] = defaultdict(list)
     cells: dict[int, dict[str, dict[tuple[str, str], list[Cell]]]] = defaultdict(dict)
@@ -241,10 +229,9 @@ def passkey_grids(progress: Progress, folder: Path) -> dict[int, dict[str, Grid]
 
 
 def ruler_grids(progress: Progress) -> dict[str, Grid]:
-    """RULER's accuracy by task and length, mean over samples and seeds, of every row that has any."""
+    """RULER's accuracy of each measured row by task and length, mean over samples and seeds."""
     means: dict[str, dict[tuple[str, str], float]] = defaultdict(dict)
-    tasks: dict[str, None] = {}  # in their order, once each
-    lengths: dict[str, None] = {}
+    tasks, lengths = dict[str, None](), dict[str, None]()  # ordered sets
     for table, entries in zip(progress.made.tables, progress.entries, strict=True):
         for entry in entries:
             column = entry.column

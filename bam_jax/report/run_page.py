@@ -1,4 +1,4 @@
-"""The page of a run: its training, its priors, what was measured, its configuration, and the commands that repeat it."""
+"""The page of a run: training, priors, measurements, configuration, and the commands that repeat it."""
 
 import json
 import shlex
@@ -29,11 +29,11 @@ from bam_jax.training import run_folder
 FIRST = ("task", "length", "depth", "value", "unit", "n")
 """The first columns in a table of records."""
 LINES = 12
-"""Steps in the table of losses, at most."""
+"""Greatest number of steps in the table of losses."""
 KEPT = ("eval", "first", "step", "overrides", "config", "tokenizer", "commit")
-"""Fields of a record that are the same for the whole run or evaluation, and are no columns."""
+"""Fields of a record that are the same for the whole evaluation, and are no columns."""
 APART = ("prompt", "seed", "essays", "data", "shots", "longer")
-"""Fields that distinguish evaluations of one name, besides their overrides."""
+"""Fields that distinguish evaluations of one name, besides the overrides."""
 BASE = configs.CONFIGS / "quickstart.py"
 """The configuration file that the command of a run changes."""
 
@@ -41,7 +41,6 @@ BASE = configs.CONFIGS / "quickstart.py"
 def page_sections(
     run: Run, config: Config, path: Path, learned: Heads | None, uses: Sequence[Link], command: str
 ) -> list[Section]:
-    """The page's sections, in their order."""
     sections = [_summary(run, config, path, uses)]
     if run.history:
         sections.append(_losses_section(run))
@@ -68,7 +67,6 @@ def page_sections(
 
 
 def _summary(run: Run, config: Config, path: Path, uses: Sequence[Link]) -> Section:
-    """The model, and how far its training is."""
     model = config.model
     rows = [
         ["encoding", f"{config.encoding}{'' if config.ssmax == 'off' else f', SSMax {config.ssmax}'}"],
@@ -93,7 +91,7 @@ def _summary(run: Run, config: Config, path: Path, uses: Sequence[Link]) -> Sect
 
 
 def describe_training(run: Run | None, path: Path) -> str:
-    """How far the training of the run in a folder is, and why it goes no further."""
+    """The progress of the training in a folder, and why it has ended."""
     if run is None or run.config is None:
         return "not begun"
     steps = run.config.steps
@@ -130,7 +128,7 @@ def _losses_section(run: Run) -> Section:
 
 
 def _evaluation_section(key: Sequence[str], cells: Sequence[Cell], config: Config, name: str) -> Section:
-    """An evaluation with a figure where it has one of its own, and a table in any case."""
+    """An evaluation with its table, and a figure if it has one."""
     heading = ", ".join(key)  # names of folders and classes keep their letters
     title, table, kind = heading[:1].upper() + heading[1:], _records_table(cells), kind_of(key[0]).figure
     if kind in ("depth", "task"):
@@ -149,7 +147,7 @@ def _evaluation_section(key: Sequence[str], cells: Sequence[Cell], config: Confi
 
 
 def _grid(cells: Sequence[tuple[str, Cell]]) -> Grid:
-    """The mean of each length and row, from cells with the names of their rows."""
+    """The mean at each length and row, from cells with the names of their rows."""
     groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for row, cell in sorted(cells, key=lambda pair: pair[1]["length"]):
         groups[row, f"{cell['length']:,}"].append(cell)
@@ -158,7 +156,6 @@ def _grid(cells: Sequence[tuple[str, Cell]]) -> Grid:
 
 
 def _lengths_table(cells: Sequence[Cell], context: int) -> Table:
-    """The mean over all depths of each length."""
     groups: dict[int, list[Cell]] = defaultdict(list)
     for cell in cells:
         groups[cell["length"]].append(cell)
@@ -171,7 +168,7 @@ def _lengths_table(cells: Sequence[Cell], context: int) -> Table:
 
 
 def _records_table(cells: Sequence[Cell]) -> Table:
-    """Every record with all its fields that are numbers or words."""
+    """All records, with their fields that are numbers or words."""
     values = dict.fromkeys(
         name for cell in cells for name, value in cell.items() if isinstance(value, int | float | str)
     )
@@ -188,12 +185,10 @@ def _number(value: Any) -> str:
 
 
 def training_commands(config: Config, path: Path) -> list[str]:
-    """The command that trains a run of the same configuration into a folder, as changes to one of the project's."""
-    base = configs.to_fields(configs.load(BASE))
-    changes = {}
-    for name, value in configs.to_fields(config).items():
-        # Another encoding comes without the file's options and SSMax, so the run's own are stated even where they are the same.
-        if value != base[name] or (name == "encoding_options" and value) or name == "ssmax":
-            changes[name] = value
+    """The command that trains the configuration into a folder, as changes to `BASE`."""
+    base, fields = configs.to_fields(configs.load(BASE)), configs.to_fields(config)
+    # Another encoding drops the file's options and SSMax, so the run's own are stated even where they are equal.
+    stated = {"ssmax", *(["encoding_options"] if fields["encoding_options"] else [])}
+    changes = {name: value for name, value in fields.items() if value != base[name] or name in stated}
     arguments = [f"--config={BASE}", *configs.arguments(changes), f"--workdir={path}"]
     return [shlex.join(["python", "-m", "bam_jax.train", *arguments])]

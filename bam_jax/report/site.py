@@ -1,4 +1,4 @@
-"""A static site of many runs: an index, a page an experiment, a page a run; one folder that needs no network."""
+"""A static site of many runs: an index and a page for each experiment and run, in one folder that needs no network."""
 
 import dataclasses
 import os
@@ -30,21 +30,21 @@ from bam_jax.training import run_folder
 
 EXPERIMENTS = Path("experiments")
 PAPERS = ("bam_*.py", "cable_*.py")
-"""The files of the papers' experiments in the clone."""
+"""Patterns of the papers' experiments in a clone."""
 PAPERS_CLAIMS = EXPERIMENTS / "claims" / "papers.toml"
 INDEX = "index.html"
 CLAIMS = "claims.html"
 TITLE_START = "What was found in"
-"""By which the command knows its own index."""
+"""By which the command recognises its own index."""
 FEW = 12
-"""Runs that the index lists unfolded."""
+"""Greatest number of runs that the index lists unfolded."""
 
 type Descriptions = Mapping[Path, Mapping[str, Any]]
-"""Experiments with a folder of their own: `experiment.json` by the folder."""
+"""The contents of experiment.json by folder."""
 
 
 def find_papers(folder: Path) -> list[Path]:
-    """The papers' experiments that have tables; UserError where the current directory is not the clone."""
+    """The papers' experiments that have tables; UserError outside a clone."""
     files = [path for pattern in PAPERS for path in EXPERIMENTS.glob(pattern)]
     if not files:
         raise UserError(
@@ -57,7 +57,7 @@ def find_papers(folder: Path) -> list[Path]:
 def write(
     folder: Path, files: Sequence[Path], out: Path, *, scale: str | None = None, claims: Path | None = None
 ) -> Path:
-    """Writes the site, its index last, so that an interrupted one is still the old one. Returns the path of index.html."""
+    """Writes the site, its index last, so that an interrupted write leaves the old one; returns the path of index.html."""
     style.library()  # nothing is written without it
     descriptions = {path.parent: read_description(path.parent) for path in sorted(folder.glob("*/experiment.json"))}
     skipped = Skipped()
@@ -88,7 +88,7 @@ def write(
             papers.remove(paper)
         uses = _find_uses(papers, descriptions, folder)
         for name, run in runs.items():
-            # Read once, and page by page, since restoring a model takes longer than all the rest.
+            # Read once: restoring a model takes longer than all the rest.
             with skipped.reading(f"the priors of {name}"):
                 if found := find_run_priors(run, folder):
                     priors[name] = found
@@ -131,7 +131,7 @@ def folder_file(path: Path) -> str:
 
 
 def _read_papers(files: Sequence[Path], folder: Path, scale: str | None, skipped: Skipped) -> list[Progress]:
-    """The experiments compared with their runs, figure 10 after figure 9; one with a run that cannot be read is left out."""
+    """The experiments with their cells, figure 10 after figure 9; without those that have an unreadable run."""
     papers = []
     by_number = lambda path: [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", path.stem)]
     for path in sorted(files, key=by_number):
@@ -144,7 +144,7 @@ def _read_papers(files: Sequence[Path], folder: Path, scale: str | None, skipped
 
 
 def _find_recorded(papers: Sequence[Progress], descriptions: Descriptions, folder: Path) -> dict[str, RecordedRun]:
-    """The runs in the folders of records of all experiments, by their names."""
+    """The runs in all experiments' records, by name."""
     found: dict[str, RecordedRun] = {}
     for progress in papers:
         for job in progress.planned:
@@ -158,7 +158,7 @@ def _find_recorded(papers: Sequence[Progress], descriptions: Descriptions, folde
 
 
 def _find_runs(folder: Path, descriptions: Descriptions, recorded: Mapping[str, RecordedRun]) -> dict[str, Path]:
-    """The folders of all runs by their names, which are paths from the folder of the runs; recorded ones need not be there."""
+    """The folders of all runs, recorded ones included, by their paths from the folder."""
     if (folder / "config.json").exists():
         raise UserError(f"{folder} is itself a run; give the folder that holds it, {folder.parent}")
     found = [path.parent for place in (folder, *descriptions) for path in sorted(place.glob("*/config.json"))]
@@ -171,7 +171,6 @@ def _read_runs(
     commands: Mapping[str, Sequence[str]],
     skipped: Skipped,
 ) -> tuple[dict[str, Run], dict[str, Config]]:
-    """The runs that can be read, and their configurations, by name."""
     runs, configs = {}, {}
     for name, path in paths.items():
         with skipped.reading(str(path)):
@@ -187,7 +186,7 @@ def _read_runs(
 def _folder_sections(
     path: Path, description: Mapping[str, Any], runs: Mapping[str, Run], priors: Mapping[str, Heads], folder: Path
 ) -> list[Section]:
-    """The page of an experiment with a folder of its own, whose runs are called there by their own names."""
+    """The page of an experiment with a folder of its own, in which runs have short names."""
     own, learned = [], {}
     for entry in description["runs"]:
         name = str((path / entry["name"]).relative_to(folder))
@@ -198,8 +197,8 @@ def _folder_sections(
 
 
 def _find_commands(papers: Sequence[Progress], descriptions: Descriptions, folder: Path) -> dict[str, list[str]]:
-    """The command that trains each run, and the evaluations of all experiments that it belongs to."""
-    # The keys of a dict are an ordered set: experiments that share a run share some of its evaluations.
+    """The command that trains each run, and the evaluations of all its experiments."""
+    # Keys as an ordered set: experiments that share a run share some evaluations.
     commands: dict[str, dict[str, None]] = defaultdict(dict)
     for progress in papers:
         for job in progress.planned:
@@ -215,7 +214,6 @@ def _find_commands(papers: Sequence[Progress], descriptions: Descriptions, folde
 
 
 def _find_uses(papers: Sequence[Progress], descriptions: Descriptions, folder: Path) -> dict[str, list[Link]]:
-    """The experiments that each run belongs to, each once."""
     uses: dict[str, dict[Link, None]] = defaultdict(dict)
     for progress in papers:
         for job in progress.planned:
@@ -229,7 +227,6 @@ def _find_uses(papers: Sequence[Progress], descriptions: Descriptions, folder: P
 
 
 def _claims_section(judged: Mapping[str, Sequence[Judgement]]) -> Section:
-    """The number of the papers' claims with each verdict."""
     counts = {paper: Counter(judgement.verdict for judgement in found) for paper, found in judged.items()}
     rows: list[list[Words]] = [
         [verdict.value, *(f"{count[verdict]}" for count in counts.values())]
@@ -241,7 +238,7 @@ def _claims_section(judged: Mapping[str, Sequence[Judgement]]) -> Section:
 
 
 def _papers_sections(papers: Sequence[Progress]) -> list[Section]:
-    """The findings, experiment by experiment; then, folded, the experiments of which nothing is measured."""
+    """The findings by experiment; then, folded, the experiments without measurements."""
     counts = Counter(progress.status for progress in papers)
     found: list[list[Words]] = []
     waiting: list[Words] = []

@@ -1,4 +1,4 @@
-"""The page of a paper's tables beside our runs, as Markdown, HTML and CSV: means over seeds, intervals, every seed's value."""
+"""The page of a paper's tables beside our values, as Markdown, HTML and CSV."""
 
 import csv
 import io
@@ -32,20 +32,20 @@ LEGEND = f"{GIVEN_UP}: not measured, since no prompt was answered at the lengths
 SEEDLESS = (Kind.SPEED, Kind.CONFIGURATION)
 PROVENANCE = "Where the models were trained"
 WORDS = {State.MISSING: "missing", State.STOPPED: GIVEN_UP, State.UNMEASURABLE: "not measurable"}
-"""States that have words of their own; the remark says the others."""
+"""The words of some states; others have a remark."""
 
 
 def write(
     files: Sequence[str], runs: Path, out: Path, scale: str | None, records: str | None = None
 ) -> Iterator[tuple[Path, str]]:
-    """Writes the tables of experiments, each as NAME.md, NAME.html and NAME.csv, and yields NAME's path and its Markdown."""
+    """Writes the tables of experiments as NAME.md, NAME.html and NAME.csv, and yields each path of NAME and its Markdown."""
     for path, made, entries in _compare_all(files, runs, scale, records):
         sections = tables_sections(made, entries, runs)
         name = out / f"{Path(path).stem}-{scale or experiment.SCALES[0]}"
         markdown = page.to_markdown(made.heading, sections)
         texts = {"html": page.to_html(made.heading, sections), "md": markdown, "csv": to_csv(made, entries)}
         written = [Path(f"{name}.{suffix}") for suffix in texts]
-        # Text and CSV carry no mark: beside this command's page they are its own, and without it another's.
+        # Text and CSV carry no mark: only beside this command's page are they its own.
         for file in written[:1] if written[0].exists() else written:
             keep_other(file, page.HEAD)
         out.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def write(
 
 
 def grids_to_markdown(files: Sequence[str], runs: Path, scale: str | None, records: str | None = None) -> Iterator[str]:
-    """The tables of experiments as Markdown to paste elsewhere, each a title and a grid; arguments as in `write`."""
+    """The tables of experiments as Markdown, each a title and a grid; arguments as in `write`."""
     for _, made, compared in _compare_all(files, runs, scale, records):
         for table, entries in zip(made.tables, compared, strict=True):
             grid = _grid(table, entries, comparable=made.comparable)
@@ -63,7 +63,7 @@ def grids_to_markdown(files: Sequence[str], runs: Path, scale: str | None, recor
 
 
 def draw(files: Sequence[str], runs: Path, out: Path, scale: str | None, records: str | None = None) -> Iterator[Path]:
-    """Draws the tables over lengths or positions as NAME.svg or NAME-2.svg, and yields their paths; arguments as in `write`."""
+    """Draws the tables over lengths or positions as NAME.svg, NAME-2.svg ..., and yields their paths; see `write`."""
     for path, made, compared in _compare_all(files, runs, scale, records):
         both = zip(made.tables, compared, strict=True)
         drawn = [(each, figure) for each in both if (figure := draw_curves(made, *each)) is not None]
@@ -79,7 +79,7 @@ def draw(files: Sequence[str], runs: Path, out: Path, scale: str | None, records
 
 @style.styled
 def _entitle(figure: style.Figure, table: Table, entries: Sequence[Entry]) -> None:
-    """Writes a table's title above its curves, with the number of seeds where all cells have the same."""
+    """Adds a table's title to its curves, with the number of seeds if all cells have the same."""
     counts = {len(entry.by_seed) for entry in entries if cell_value(entry) is not None}
     seeds = f", n={max(counts)}" if len(counts) == 1 else ""
     figure.suptitle(f"{style.plain(table.title, 60)}{seeds}", x=0.02, ha="left", fontsize=9)
@@ -88,7 +88,6 @@ def _entitle(figure: style.Figure, table: Table, entries: Sequence[Entry]) -> No
 def _compare_all(
     files: Sequence[str], runs: Path, scale: str | None, records: str | None
 ) -> Iterator[tuple[str, Experiment, list[list[Entry]]]]:
-    """Each experiment with its file and the cells of its tables."""
     loaded = {path: experiment.load(path, runs=runs, scale=scale, records=records) for path in files}
     for path, made in loaded.items():
         if not made.tables:
@@ -104,7 +103,7 @@ def _compare_all(
 
 
 def tables_sections(made: Experiment, entries: Sequence[Sequence[Entry]], runs: Path) -> list[Section]:
-    """The signs of the tables; for each table a grid, then the same cell by cell; at last the notes."""
+    """The signs of the tables, each table as a grid and cell by cell, and the notes."""
     sections = reading_sections(made, entries)
     for table, cells in zip(made.tables, entries, strict=True):
         sections += table_sections(table, cells, comparable=made.comparable)
@@ -112,7 +111,7 @@ def tables_sections(made: Experiment, entries: Sequence[Sequence[Entry]], runs: 
 
 
 def table_sections(table: Table, entries: Sequence[Entry], *, comparable: bool) -> tuple[Section, Section]:
-    """A grid of our values, with the paper's in brackets where they are comparable, and the same cell by cell."""
+    """A grid of our values, with comparable ones of the paper in brackets, and the same cell by cell."""
     asked = [entry for entry in entries if entry.asked or entry.ours]  # parameters are counted unasked
     others = (
         f"; of {len(entries) - len(asked)} others nothing is asked at this scale" if len(asked) < len(entries) else ""
@@ -124,7 +123,7 @@ def table_sections(table: Table, entries: Sequence[Entry], *, comparable: bool) 
 
 
 def reading_sections(made: Experiment, entries: Sequence[Sequence[Entry]]) -> list[Section]:
-    """A folded section on the signs that the experiment's tables use; none where they need no words."""
+    """A folded section on the signs in the tables; none if they have none."""
     cells = [entry for table in entries for entry in table]
     heads = [_head(column, comparable=made.comparable) for table in made.tables for column in table.columns]
     used = {
@@ -139,7 +138,6 @@ def reading_sections(made: Experiment, entries: Sequence[Sequence[Entry]]) -> li
 
 
 def notes_sections(made: Experiment, runs: Path) -> list[Section]:
-    """An experiment's notes, and where its models were trained."""
     said = {
         "What these numbers say, and what they do not": made.notes,
         PROVENANCE: results.describe_provenance(results.read_provenance(made, runs).values()),
@@ -163,13 +161,13 @@ def _grid(table: Table, entries: Sequence[Entry], *, comparable: bool) -> page.T
 
 
 def _head(column: Column, *, comparable: bool) -> Words:
-    """A column's name; where that is a length of the paper's and not of these models, with theirs below."""
+    """A column's name; a length of the paper that these models do not have comes with theirs below."""
     tokens = None if comparable else own_tokens(column)
     return column.label if tokens is None else Estimated(column.label, f"{tokens:,}")
 
 
 def own_tokens(column: Column) -> int | None:
-    """The tokens that a column was measured at, if its name is a length of the paper's; None of others."""
+    """The tokens of a column whose name is a length of the paper; None of others."""
     if column.evaluation is None or not re.fullmatch(r"[<>~]?[\d.,]+[KM]?", column.label):
         return None
     return column.position or column.evaluation.lengths[0]
@@ -189,7 +187,7 @@ def _in_grid(entry: Entry, *, comparable: bool, counted: bool) -> Words:
 
 
 def entry_line(entry: Entry, *, comparable: bool) -> list[str]:
-    """A cell as it is printed, a text for each of `HEAD`."""
+    """A cell as texts, one for each of `HEAD`."""
     row, column, value = entry.row, entry.column.label, cell_value(entry)
     if value is None:
         return [row, column, _remarks(entry, measured=False), "", entry.paper, "", ""]
@@ -211,12 +209,12 @@ def entry_line(entry: Entry, *, comparable: bool) -> list[str]:
 
 
 def _remarks(entry: Entry, *, measured: bool) -> str:
-    """The remarks on the seeds that have a value, or on those that have none."""
+    """The remarks on the seeds with a value, or on those without."""
     said: dict[str, list[str]] = defaultdict(list)
     for outcome in entry.outcomes:
         if (outcome.state is State.MEASURED) == measured:
             said[_describe(outcome, entry)].append(f"{outcome.seed}")
-    # What is true of all seeds needs no numbers.
+    # A remark on all seeds needs no numbers.
     return "; ".join(
         words if len(seeds) == len(entry.outcomes) else f"seed {', '.join(seeds)}: {words}"
         for words, seeds in said.items()
@@ -225,7 +223,7 @@ def _remarks(entry: Entry, *, measured: bool) -> str:
 
 
 def _describe(outcome: Outcome, entry: Entry) -> str:
-    """An outcome in words; "" where its value says all."""
+    """An outcome in words; "" if its value suffices."""
     if outcome.speed is not None:
         return _describe_speed(outcome, entry)
     word = WORDS[outcome.state] if outcome.state in WORDS else ""
@@ -233,7 +231,6 @@ def _describe(outcome: Outcome, entry: Entry) -> str:
 
 
 def _describe_speed(outcome: Outcome, entry: Entry) -> str:
-    """The quartiles, the ratio to NoPE and the machine of a speed."""
     record = outcome.speed
     assert record is not None
     machine = record["machine"]
@@ -246,7 +243,6 @@ def _describe_speed(outcome: Outcome, entry: Entry) -> str:
 
 
 def to_csv(made: Experiment, entries: Sequence[Sequence[Entry]]) -> str:
-    """All tables of an experiment as one CSV file."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(CSV_HEAD)
