@@ -156,8 +156,8 @@ def triplets(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def encoder_run(tmp_path_factory):
-    """A folder whose checkpoint at step 1 is an encoder as it begins, over bytes, with a context of 16."""
+def write_initial():
+    """Writes the run of a small model whose only checkpoint, of its last step, is the model as it begins."""
     from flax import nnx
 
     from bam_jax import config as configs
@@ -165,14 +165,49 @@ def encoder_run(tmp_path_factory):
     from bam_jax.models import transformer
     from bam_jax.training import checkpoint
 
-    folder = tmp_path_factory.mktemp("encoder") / "run"
-    sizes = {"layers": 1, "width": 16, "heads": 2, "hidden": 16, "causal": False, "scan": True}
-    data = {"tokenizer": "byte", "task": "masked"}
-    config = configs.from_dict({"encoding": "alibi", "context": 16, "steps": 1, "model": sizes, "data": data})
-    tokenizer = tokenizers.tokenizer("byte")
-    model = nnx.jit(lambda: transformer.build(config, vocab=tokenizer.size, rngs=nnx.Rngs(0)))()
-    checkpoint.write_model(folder, config, tokenizer, transformer.split(model)[1])
-    return folder
+    def write(folder, **fields):
+        sizes = {"layers": 1, "width": 16, "heads": 2, "hidden": 16} | fields.pop("model", {})
+        config = configs.from_dict({"context": 16, "steps": 1, "model": sizes} | fields)
+        tokenizer = tokenizers.tokenizer(config.data.tokenizer)
+        model = nnx.jit(lambda: transformer.build(config, vocab=tokenizer.padded, rngs=nnx.Rngs(0)))()
+        checkpoint.write_model(folder, config, tokenizer, transformer.split(model)[1])
+        return folder
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def encoder_run(tmp_path_factory, write_initial):
+    """An encoder as it begins, over bytes, with a context of 16."""
+    model, data = {"causal": False, "scan": True}, {"tokenizer": "byte", "task": "masked"}
+    return write_initial(tmp_path_factory.mktemp("encoder") / "run", encoding="alibi", model=model, data=data)
+
+
+@pytest.fixture
+def command(capsys):
+    """Runs a command's `main` in this process as a shell would: its exit status, what it printed, and its errors."""
+    from bam_jax.system import errors
+
+    def run(main, *arguments):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            errors.run(main, [*map(str, arguments)])
+        said = capsys.readouterr()
+        return ended.value.code or 0, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def refused(command):
+    """Runs a command that must end in one line of error, which it returns."""
+
+    def run(main, *arguments):
+        status, _, said = command(main, *arguments)
+        assert status == 2 and said.startswith("error: ") and said.count("\n") == 1, said
+        return said
+
+    return run
 
 
 @pytest.fixture

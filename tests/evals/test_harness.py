@@ -78,11 +78,14 @@ def tasks():
     return lm_eval_adapter.load(TASKS, benchmarks.INVENTED, 0)
 
 
-def measure(task, n=12, length=300):
+def trained(tokenizer=BYTE):
     stub = Stub()
-    trained = Trained(stub, BYTE, Config(model=stub.config), lambda: np.zeros(0, np.int32), 2.0**28)
+    return Trained(stub, tokenizer, Config(model=stub.config), lambda: np.zeros(0, np.int32), 2.0**28)
+
+
+def measure(task, n=12, length=300):
     numbers = {length: list(range(len(task.eval_docs)))}
-    ((_, result),) = harness.measure(trained, [SampleRange(length, None, 0, n)], task=task, numbers=numbers)
+    ((_, result),) = harness.measure(trained(), [SampleRange(length, None, 0, n)], task=task, numbers=numbers)
     return result
 
 
@@ -94,7 +97,7 @@ def test_who_knows_the_answers_has_them_all_right(tasks, name, monkeypatch):
     assert result["cut"] == 0 and result["of"] == 64
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", ["hellaswag", "longbench2_code"])
 def test_who_guesses_has_what_chance_says(tasks, name, monkeypatch):
     monkeypatch.setattr(likelihood, "_logprobs", says(at_random))
     result = measure(tasks[name], n=32, length=300)  # of long contexts the question is left
@@ -105,13 +108,8 @@ def test_who_guesses_has_what_chance_says(tasks, name, monkeypatch):
 
 @pytest.fixture(scope="module")
 def decoder():
-    config = configs.from_dict(
-        {
-            "encoding": "alibi",
-            "context": 24,
-            "model": {"layers": 1, "width": 16, "heads": 2, "hidden": 16, "scan": True},
-        }
-    )
+    sizes = {"layers": 1, "width": 16, "heads": 2, "hidden": 16, "scan": True}
+    config = configs.from_dict({"encoding": "alibi", "context": 24, "model": sizes})
     made = transformer.build(config, vocab=BYTE.size, rngs=nnx.Rngs(0))
     made.head.kernel[...] *= 20
     return made
@@ -180,23 +178,11 @@ def requests(decoder):
     return [asked(prompt, whole | {"until": until}) for prompt, until in zip(PROMPTS, stops, strict=True)]
 
 
-def test_what_is_written_is_greedy_and_stops(decoder, monkeypatch):
+def test_what_is_written_is_greedy_and_stops(decoder):
     every = requests(decoder)
     expected = [slowly_written(decoder, *request.args) for request in every]
     assert len({len(text) for text in expected}) > 1 and all(expected)
     assert adapter(decoder, 40).generate_until(every) == expected
-    inner = generate.greedy
-    broken = {
-        "drops a token": lambda *a, **k: inner(*a, **k)[:, 1:],
-        "says a token twice": lambda *a, **k: jnp.repeat(inner(*a, **k), 2, axis=1)[:, : a[2]],
-        "forgets the lengths": lambda *a, **k: inner(*a, chunk=k["chunk"]),
-    }
-    for greedy in broken.values():
-        monkeypatch.setattr(generate, "greedy", greedy)
-        assert adapter(decoder, 40).generate_until(every) != expected
-    monkeypatch.undo()
-    monkeypatch.setattr(lm_eval_adapter, "stopped", lambda ids, tokenizer, until: tokenizer.decode(np.array(ids)))
-    assert adapter(decoder, 40).generate_until(every) != expected
 
 
 @pytest.mark.parametrize(
@@ -204,7 +190,6 @@ def test_what_is_written_is_greedy_and_stops(decoder, monkeypatch):
     [
         (b"one two", " ", "one"),
         (b"one two", ["w", "e"], "on"),
-        (b"one two", ["", "x"], "one two"),
         ([*b"one", BYTE.eos, *b" two"], [], "one"),
         ([BYTE.eos], ["o"], ""),
     ],
@@ -226,20 +211,6 @@ def test_a_long_prompt_is_cut_and_sampling_is_refused(decoder, monkeypatch):
             made.generate_until([asked("a", options | {"until": []})])
 
 
-def test_questions_that_are_too_long_can_be_left_out(tasks, monkeypatch):
-    monkeypatch.setattr(likelihood, "_logprobs", says(at_random))
-    stub = Stub()
-    trained = Trained(stub, BYTE, Config(model=stub.config), lambda: np.zeros(0, np.int32), 2.0**28)
-    asked = Harness((400, 2500), tasks=("longbench2_code",), data="invented", longer="skip", questions=5)
-    (plan,) = asked.plans(trained)
-    prompts = [len(tasks["longbench2_code"].doc_to_text(doc)) for doc in tasks["longbench2_code"].eval_docs]
-    fit = [sum(length + 2 <= budget + 1 for length in prompts) for budget in (400, 2500)]
-    assert [plan.wanted[n, None] for n in (400, 2500)] == [min(5, n) for n in fit] and fit[0] < fit[1] < 64
-    assert plan.identity["longer"] == "skip" and plan.identity["task"] == "longbench2_code"
-    found = dict(plan.measure([SampleRange(2500, None, 1, 3)]))
-    assert [(result["cut"], result["of"]) for result in found.values()] == [(0, fit[1])]
-
-
 class Marked(ByteTokenizer):
     """A tokenizer that begins each text with a space, as Mistral's does: two texts apart have one token more than together."""
 
@@ -247,22 +218,20 @@ class Marked(ByteTokenizer):
         return super().encode(f" {text}")
 
 
-def test_a_question_that_fits_to_the_token_is_not_left_out(tasks, monkeypatch):
+def test_questions_that_are_too_long_can_be_left_out_and_no_other(tasks, monkeypatch):
     monkeypatch.setattr(likelihood, "_logprobs", says(at_random))
-    stub = Stub()
-    trained = Trained(stub, Marked(), Config(model=stub.config), lambda: np.zeros(0, np.int32), 2.0**28)
-    task = tasks["longbench2_code"]
-    read = [
-        len(Marked().encode(f"{task.doc_to_text(doc)} A")) - 1 for doc in task.eval_docs
-    ]  # the last token is not read
+    task, encode = tasks["longbench2_code"], Marked().encode
+    read = [len(encode(f"{task.doc_to_text(doc)} A")) - 1 for doc in task.eval_docs]  # the last token is not read
     budget = sorted(read)[3]
-    asked = Harness((budget - 1, budget), tasks=("longbench2_code",), data="invented", longer="skip")
-    (plan,) = asked.plans(trained)
-    assert [plan.wanted[n, None] for n in (budget - 1, budget)] == [
-        sum(n <= most for n in read) for most in (budget - 1, budget)
-    ]
-    (result,) = dict(plan.measure([SampleRange(budget, None, 0, plan.wanted[budget, None])])).values()
-    assert result["cut"] == 0
+    asked = {"tasks": ("longbench2_code",), "data": "invented", "longer": "skip"}
+    (plan,) = Harness((budget - 1, budget), **asked).plans(trained(Marked()))
+    fit = {most: sum(n <= most for n in read) for most in (budget - 1, budget)}
+    assert plan.wanted == {(most, None): n for most, n in fit.items()}
+    assert plan.identity["longer"] == "skip" and plan.identity["task"] == "longbench2_code"
+    found = dict(plan.measure([SampleRange(budget, None, 1, fit[budget])]))
+    assert [(result["cut"], result["of"]) for result in found.values()] == [(0, fit[budget])]
+    (few,) = Harness((2500,), questions=2, **asked).plans(trained())
+    assert few.wanted == {(2500, None): 2}
 
 
 def test_examples_come_from_the_split_that_is_meant_for_them():
@@ -300,16 +269,14 @@ def test_a_group_consists_of_the_tasks_of_the_harnesss_group():
 
 
 def test_what_is_not_there_is_one_line(monkeypatch, tmp_path):
-    trained = types.SimpleNamespace(decoder=Stub(), tokenizer=BYTE, memory=2.0**28)
     with pytest.raises(UserError, match="--data is missing"):
-        Harness((64,)).plans(trained)
+        Harness((64,)).plans(trained())
     with pytest.raises(UserError, match="hf download allenai/ai2_arc"):
-        Harness((64,), tasks=("arc_easy",), data=str(tmp_path)).plans(trained)
-    for options, message in (({"tasks": ("mmul",)}, "did you mean 'mmlu'"), ({"longer": "cat"}, "did you mean 'cut'")):
-        with pytest.raises(UserError, match=message):
-            Harness((64,), **options)
+        Harness((64,), tasks=("arc_easy",), data=str(tmp_path)).plans(trained())
+    with pytest.raises(UserError, match="did you mean 'cut'"):
+        Harness((64,), longer="cat")
     monkeypatch.delitem(sys.modules, "bam_jax.evals.lm_eval_adapter")
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     monkeypatch.delattr("bam_jax.evals.lm_eval_adapter")
     with pytest.raises(UserError, match="needs the package lm_eval.*: pip install '..harness.'"):
-        Harness((64,), data="invented").plans(trained)
+        Harness((64,), data="invented").plans(trained())

@@ -19,13 +19,8 @@ VOCAB, BUDGET = 11, 48
 @pytest.fixture(scope="module")
 def decoder():
     """A model whose every next token depends on all before it, with a clear favourite."""
-    config = configs.from_dict(
-        {
-            "encoding": "alibi",
-            "context": 24,
-            "model": {"layers": 1, "width": 16, "heads": 2, "hidden": 16, "scan": True},
-        }
-    )
+    sizes = {"layers": 1, "width": 16, "heads": 2, "hidden": 16, "scan": True}
+    config = configs.from_dict({"encoding": "alibi", "context": 24, "model": sizes})
     made = transformer.build(config, vocab=VOCAB, rngs=nnx.Rngs(0))
     made.head.kernel[...] *= 20
     return made
@@ -51,10 +46,8 @@ DIRECT = nnx.jit(lambda decoder, text: decoder(text)[0])
 
 
 def drawn(rng, contexts, continuations):
-    return [
-        Request(rng.integers(0, VOCAB, n), rng.integers(0, VOCAB, m))
-        for n, m in zip(contexts, continuations, strict=True)
-    ]
+    ids = lambda n: rng.integers(0, VOCAB, n)
+    return [Request(ids(n), ids(m)) for n, m in zip(contexts, continuations, strict=True)]
 
 
 def agree(found, expected):
@@ -70,10 +63,8 @@ def test_it_is_the_sum_of_log_softmax(decoder, rng):
     prompt, written = requests[2].context, []
     for _ in range(6):
         written.append(int(np.argmax(logits(decoder, np.append(prompt, written)))))
-    requests += [
-        Request(prompt, np.array(written)),
-        Request(prompt, np.append(written[:-1], (written[-1] + 1) % VOCAB)),
-    ]
+    other = np.append(written[:-1], (written[-1] + 1) % VOCAB)
+    requests += [Request(prompt, np.array(written)), Request(prompt, other)]
     found = score(decoder, requests, budget=BUDGET, memory=2.0**30)
     agree(found, [slowly(decoder, each.context, each.continuation) for each in requests])
     assert [greedy for _, greedy in found[-2:]] == [True, False]
@@ -113,18 +104,6 @@ def test_a_continuation_must_fit_with_a_token_before_it(decoder, rng):
     assert nats == pytest.approx(slowly(decoder, fits.context[-1:], fits.continuation)[0], rel=1e-4)
     with pytest.raises(UserError, match=f"{BUDGET + 1} tokens does not fit into {BUDGET}"):
         score(decoder, [too_long], budget=BUDGET, memory=2.0**30)
-
-
-@given(st.integers(1, 60), st.integers(1, 40))
-def test_the_middle_goes_first(length, most):
-    tokens = np.arange(length)
-    left = middle(tokens, most)
-    assert len(left) == min(length, most) and np.array_equal(left, np.unique(left))
-    if length > most:
-        head = int(np.sum(left < length // 2)) if most > 1 else 0
-        assert left[-1] == length - 1 and (most == 1 or left[0] == 0)
-        (gaps,) = np.nonzero(np.diff(left) > 1)
-        assert len(gaps) <= 1 and abs(2 * head - most) <= 1
 
 
 @given(st.lists(st.integers(1, 700), max_size=30), st.integers(1, 20))

@@ -11,12 +11,10 @@ from bam_jax.data import loader
 from bam_jax.data.tokenizers import tokenizer
 from bam_jax.evals import measuring
 from bam_jax.evals.masked_perplexity import MaskedPerplexity
-from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.plan import SampleRange, Trained
 from bam_jax.experiments import results
 from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
-from bam_jax.training import loop
 
 BYTE = tokenizer("byte")
 TEXT = np.frombuffer(b"a tale of some length, told again and again. " * 20, np.uint8).astype(np.int32)
@@ -79,17 +77,10 @@ def test_samples_without_a_masked_token_are_refused(trained):
         next(MaskedPerplexity.measure(trained, [SampleRange(1, None, 0, 1)], TEXT))
 
 
-@pytest.mark.full
-def test_a_trained_encoder_is_evaluated(tmp_path):
+def test_an_encoders_run_is_evaluated(encoder_run, tmp_path):
     (tmp_path / "text.txt").write_bytes(TEXT.astype(np.uint8).tobytes() * 3)
-    sizes = ModelConfig(family="bert", causal=False, layers=1, width=16, heads=2, hidden=16)
-    data = DataConfig(source=str(tmp_path / "text.txt"), tokenizer="byte", task="masked")
-    run = tmp_path / "run"
-    loop.fit(Config(encoding="alibi", context=16, batch=4, steps=2, model=sizes, data=data), run, progress=False)
-    (record,) = measuring.evaluate(run, MaskedPerplexity((16,), tokens=64), progress=False)
+    asked = MaskedPerplexity((16,), tokens=64, overrides={"data.source": str(tmp_path / "text.txt")})
+    (record,) = measuring.evaluate(encoder_run, asked, progress=False)
     assert (record["eval"], record["n"], record["unit"]) == ("masked_perplexity", 4, "perplexity per masked token")
     assert 1 < record["value"] < 1000
-    more = measuring.evaluate(run, MaskedPerplexity((16,), tokens=128), progress=False)
-    assert [(each["first"], each["n"]) for each in more] == [(0, 4), (4, 4)]
-    with pytest.raises(UserError, match="is an encoder, .* give one of contrastive, masked_perplexity"):
-        measuring.evaluate(run, Perplexity((16,)), progress=False)
+    (encoder_run / "results.jsonl").unlink()

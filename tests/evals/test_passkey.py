@@ -41,11 +41,6 @@ class Stub(nnx.Module):
         return jax.nn.one_hot(copied, CHAR.size), None
 
 
-class Chance(Stub):
-    def __call__(self, tokens, *, position, read):
-        return jax.random.normal(jax.random.key(0), (len(tokens), read, CHAR.size)), None
-
-
 def measure(decoder, cells, *, seed=0, memory=2.0**30):
     prompts = passkey.toy(STREAM, CHAR, seed)
     return dict(passkey.measure(decoder, cells, prompts, memory=memory))
@@ -60,12 +55,6 @@ def test_who_copies_the_key_finds_it_at_every_depth():
     assert {result["value"] for result in found.values()} == {1.0}
     assert {result["digits"] for result in found.values()} == {1.0}
     assert [result["tokens"] for result in found.values()] == [16] * 3 + [40] * 3
-
-
-def test_who_guesses_does_not():
-    found = measure(Chance(), CELLS)
-    assert sum(result["value"] for result in found.values()) == 0
-    assert np.mean([result["digits"] for result in found.values()]) < 0.1
 
 
 def test_a_key_counts_only_whole_and_digits_count_each():
@@ -106,9 +95,8 @@ def test_padding_batching_and_reading_in_pieces_change_no_answer(monkeypatch):
     samples = [passkey.toy(STREAM, CHAR, 0)(40, depth, 0) for depth in np.linspace(0, 1, 6)]
     # An untrained model finds no key: answers that are in part its own choice tell whether these are counted.
     mine = np.asarray(best(decoder, forced(samples)))
-    samples = [
-        (prompt, np.where(np.arange(5) % 2, own, answer)) for (prompt, answer), own in zip(samples, mine, strict=True)
-    ]
+    half = lambda answer, own: np.where(np.arange(5) % 2, own, answer)
+    samples = [(prompt, half(answer, own)) for (prompt, answer), own in zip(samples, mine, strict=True)]
     expected = np.asarray(best(decoder, forced(samples))) == np.stack([answer for _, answer in samples])
     assert expected.any() and not expected.all()
     np.testing.assert_array_equal(passkey.correct(decoder, samples, slots=64, rows=9), expected)
@@ -124,14 +112,8 @@ def test_long_prompts_are_read_one_by_one_and_the_deepest_key_first(monkeypatch)
     )
     monkeypatch.setattr(passkey, "_one_by_one", one_by_one)
     found = measure(Stub(), [SampleRange(length, depth, 0, 2) for length in (16, 40) for depth in (0.0, 0.5, 1.0)])
-    assert [(cell.length, cell.depth) for cell in found] == [
-        (16, 0.0),
-        (16, 0.5),
-        (16, 1.0),
-        (40, 1.0),
-        (40, 0.5),
-        (40, 0.0),
-    ]
+    places = [(16, 0.0), (16, 0.5), (16, 1.0), (40, 1.0), (40, 0.5), (40, 0.0)]
+    assert [(cell.length, cell.depth) for cell in found] == places
     assert [result["value"] for result in found.values()] == [1, 1, 1, 1, 0, 0]
     assert asked == [40] * 6 and all(result["peak_bytes"] > 2**20 for result in found.values())
 
@@ -149,23 +131,12 @@ def test_what_the_papers_prompts_have_in_common_is_read_once(monkeypatch):
 
     monkeypatch.setattr(passkey.generate, "TextReader", TextReader)
     monkeypatch.setattr(passkey, "CHUNK", 600)
-    list(
-        passkey.measure(
-            Stub(), [SampleRange(900, d, 0, 1) for d in (0.0, 0.5, 1.0)], passkey.paper(ByteTokenizer(), 0), memory=1
-        )
-    )
+    cells = [SampleRange(900, depth, 0, 1) for depth in (0.0, 0.5, 1.0)]
+    list(passkey.measure(Stub(), cells, passkey.paper(ByteTokenizer(), 0), memory=1))
     common = [int((a != b).argmax()) for a, b in itertools.pairwise(read)]
     assert (
         common[0] > 400 > common[1] > 150
     )  # up to the key of the next prompt, after half of the text and after a line
-
-
-def test_the_papers_prompt_in_bytes():
-    tokens, answer = passkey.paper(ByteTokenizer(), 0)(700, 0.5, 0)
-    text = bytes(tokens.tolist()).decode()
-    key = bytes(answer.tolist()).decode()
-    assert 600 < len(text) <= 700 and f"The pass key is {key}. Remember it." in text
-    assert text.endswith("What is the pass key? The pass key is ")
 
 
 def test_a_first_digit_that_is_given_stands_before_the_five_that_are_asked_for():
@@ -176,15 +147,16 @@ def test_a_first_digit_that_is_given_stands_before_the_five_that_are_asked_for()
     assert found == {prompt: {"prompt": prompt, "seed": 0} for prompt in asked}
     record = {"eval": "passkey", "overrides": {}, **found["first_digit"]}
     assert asked["first_digit"].asks(record, config, {}) and not asked["paper"].asks(record, config, {})
-    tokens, answer = passkey.paper(ByteTokenizer(), 0, given=1)(700, 0.5, 0)
-    text, five = bytes(tokens.tolist()).decode(), bytes(answer.tolist()).decode()
-    assert len(five) == 5 and f"The pass key is {text[-1]}{five}. Remember it." in text
-    assert text.endswith(f"What is the pass key? The pass key is {text[-1]}")
+    for given in (0, 1):
+        tokens, answer = passkey.paper(ByteTokenizer(), 0, given=given)(700, 0.5, 0)
+        text, five = bytes(tokens.tolist()).decode(), bytes(answer.tolist()).decode()
+        first = text[len(text) - given :]
+        assert 600 < len(text) <= 700 and len(five) == 5 and f"The pass key is {first}{five}. Remember it." in text
+        assert text.endswith(f"What is the pass key? The pass key is {first}")
 
 
 def test_shapes_are_shared_where_padding_is_cheaper_than_compiling():
-    small = passkey.padding({64: 20, 4096: 20}, 90_000)
-    assert small == {4096: 4096, 64: 4096}
+    assert passkey.padding({64: 20, 4096: 20}, 90_000) == {4096: 4096, 64: 4096}
     assert passkey.padding({64: 20, 4096: 20}, 10**9) == {4096: 4096, 64: 64}
 
 
@@ -192,14 +164,9 @@ def test_shapes_are_shared_where_padding_is_cheaper_than_compiling():
 def test_lengths_that_cannot_be_are_refused_before_anything_is_measured(length, message):
     config = Config(encoding="learned", context=64, model=ModelConfig(width=16, heads=2, hidden=16))
     decoder = nnx.eval_shape(lambda: transformer.build(config, vocab=CHAR.size, rngs=nnx.Rngs(0)))
-    measured = passkey.measure(
-        decoder,
-        [SampleRange(16, 0.5, 0, 1), SampleRange(length, 0.5, 0, 1)],
-        passkey.toy(STREAM, CHAR, 0),
-        memory=2**20,
-    )
+    cells = [SampleRange(n, 0.5, 0, 1) for n in (16, length)]
     with pytest.raises(UserError, match=message):
-        next(measured)
+        next(passkey.measure(decoder, cells, passkey.toy(STREAM, CHAR, 0), memory=2**20))
 
 
 def test_the_toy_prompt_needs_its_tokenizer():
