@@ -36,11 +36,8 @@ def beir(folder):
     rows = [f"{q}\t{name}\t{grade}" for q, grades in GRADES.items() for name, grade in grades.items()]
     (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
     queries = [{"_id": q, "text": text} for q, text in QUERIES.items()]
-    return (
-        lines(folder / "corpus.jsonl", titled + rest),
-        lines(folder / "queries.jsonl", queries),
-        str(folder / "qrels"),
-    )
+    corpus = lines(folder / "corpus.jsonl", titled + rest)
+    return corpus, lines(folder / "queries.jsonl", queries), str(folder / "qrels")
 
 
 def mteb(folder):
@@ -61,9 +58,8 @@ def mteb(folder):
 def test_the_published_columns_are_read(schema, tmp_path):
     corpus, queries, qrels = schema(tmp_path)
     assert list(read_documents(corpus)) == [Document(*item) for item in TEXTS.items()]
-    assert {q.id: (q.text, q.grades) for q in read_queries(queries, qrels)} == {
-        name: (text, GRADES[name]) for name, text in QUERIES.items()
-    }
+    found = {q.id: (q.text, q.grades) for q in read_queries(queries, qrels)}
+    assert found == {name: (text, GRADES[name]) for name, text in QUERIES.items()}
     problem = load(corpus, queries, qrels)
     assert problem.ids == tuple(TEXTS) and not problem.unanswered and not problem.absent
     pieces = list(problem.pieces(2))
@@ -94,10 +90,8 @@ def query(name="q", *positives, **others):
         ({"corpus": [{"docid": "a", "text": "x"}] * 2}, "has the document a twice; remove"),
         ({"corpus": []}, "has no documents; give"),
         ({"corpus": [{"docid": "a", "body": "x"}]}, r"line 1 has no column text \(its columns: docid, body\)"),
-        ({"corpus": [{"name": "a", "text": "x"}]}, "line 1 has no column docid or _id or id"),
         ({"corpus": [{"docid": "a b", "text": "x"}]}, "'a b', which must be a word without spaces"),
         ({"corpus": [{"docid": "a", "text": 3}]}, "text=3, which must be text"),
-        ({"corpus": [{"docid": "a", "title": 3, "text": "x"}]}, "title=3, which must be text"),
         ({"corpus": [["a", "x"]]}, "line 1 is no record but"),
         ({"queries": [query("q", "a"), query("q", "a")]}, "has the query q twice; remove"),
         ({"queries": [query("q")]}, "of the 1 queries in .*, none has a positive passage; give"),
@@ -105,15 +99,8 @@ def query(name="q", *positives, **others):
         ({"queries": [{"query_id": "q", "query": "?"}]}, "no column positive_passages .* name the file .* --qrels"),
         ({"queries": [{"query_id": "q", "query": "?", "positive_passages": "a"}]}, "must be a list of records"),
         ({"qrels": [{"query-id": "q", "corpus-id": "a", "score": 0}]}, "judges no document an answer"),
-        (
-            {"qrels": [{"query-id": "q", "corpus-id": "a", "score": "high"}]},
-            "score='high', which must be a whole number",
-        ),
-        ({"qrels": [{"query-id": "q", "score": 1}]}, "no column corpus-id or corpus_id or docid"),
-        (
-            {"qrels": [{"query-id": "q", "corpus-id": "a", "score": n} for n in (1, 2)]},
-            "judges a for q a second time, otherwise",
-        ),
+        ({"qrels": [{"query-id": "q", "corpus-id": "a", "score": "x"}]}, "score='x', which must be a whole number"),
+        ({"qrels": [{"query-id": "q", "corpus-id": "a", "score": n} for n in (1, 2)]}, "judges a for q a second time"),
     ],
 )
 def test_mistakes(files, message, tmp_path):
