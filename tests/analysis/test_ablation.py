@@ -1,8 +1,5 @@
 """Heads left out, against models whose values are zero there."""
 
-import json
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,8 +10,6 @@ from bam_jax import heads as heads_command
 from bam_jax.analysis import ablation
 from bam_jax.config import Config, ModelConfig
 from bam_jax.models import transformer
-from bam_jax.system import errors
-from bam_jax.system.errors import UserError
 
 LAYERS, HEADS, WIDTH = 4, 2, 8
 
@@ -60,38 +55,5 @@ def test_the_model_in_the_box_loses_most_without_its_near_heads(capsys):
     head, *rows, explained, _ = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
     assert head == "layer, head 16 tokens 64 tokens" and explained.startswith("nats a token")
     assert rows[0] == f"0, 0 {worth[0, 0, 16]:+.4f} {worth[0, 0, 64]:+.4f}"
-    assert (
-        rows[-2].startswith("every, 3 +")
-        and rows[-1] == f"whole model {records[0]['loss']:.4f} {records[1]['loss']:.4f}"
-    )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--ablate=64", "--passkey=64"], "give one of the two"),
-        (["--ablate=64", "--keys=64"], "--ablate has lengths of its own"),
-        (["--ablate=64", "--tokens=63"], "--tokens=63 must be as many as the longest length has, 64, or more"),
-        (["--ablate=64", "--tokens=-5"], "--tokens=-5 must be as many"),
-        (["--ablate=64", "--tokens=100000000"], "the held-out text has"),
-        (["--ablate=64,0"], "--ablate=0,64 counts tokens: give 1 or more"),
-    ],
-)
-def test_bad_arguments_are_one_line(arguments, said, capsys):
-    with pytest.raises(SystemExit) as ended:
-        errors.run(heads_command.main, ["--run=quickstart", *arguments])
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
-
-
-def test_an_encoder_is_refused(encoder_run):
-    with pytest.raises(UserError, match="is an encoder, which foretells no token; give the run of a decoder"):
-        ablation.measure(encoder_run, [64], progress=False)
-
-
-def test_the_records_go_into_the_folder_of_a_run(tmp_path, monkeypatch):
-    kept = [{"layer": None, "head": 0, "length": 64, "tokens": 64, "loss": 1.3, "worth": 0.5}]
-    monkeypatch.setattr(ablation, "measure", lambda *_, **__: kept)
-    heads_command.main([f"--run={tmp_path}", "--ablate=64"])
-    assert [json.loads(line) for line in Path(tmp_path / ablation.FILE).read_text().splitlines()] == kept
+    assert rows[-2].startswith("every, 3 +")
+    assert rows[-1] == f"whole model {records[0]['loss']:.4f} {records[1]['loss']:.4f}"

@@ -3,7 +3,6 @@
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -11,15 +10,16 @@ from flax import nnx
 from bam_jax import config as configs
 from bam_jax import heads as heads_command
 from bam_jax import theory
-from bam_jax.analysis import heads
+from bam_jax.analysis import ablation, heads, retrieval_heads
 from bam_jax.attention import Mask
-from bam_jax.data import loader, tokenizers
+from bam_jax.data import loader
 from bam_jax.models import transformer
-from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, run_folder
 
 T = 24
+FILES = heads.FILE, retrieval_heads.FILE, ablation.FILE
+FIELDS = {"context": T, "model": {"layers": 2, "width": 16, "heads": 4, "hidden": 16}}
 
 
 def full(*values):
@@ -27,15 +27,7 @@ def full(*values):
 
 
 def described(encoding="bam", ssmax="on", **options):
-    return configs.from_dict(
-        {
-            "encoding": encoding,
-            "ssmax": ssmax,
-            "encoding_options": options,
-            "context": T,
-            "model": {"layers": 2, "width": 16, "heads": 4, "hidden": 16},
-        }
-    )
+    return configs.from_dict({"encoding": encoding, "ssmax": ssmax, "encoding_options": options, **FIELDS})
 
 
 def first_layer(config):
@@ -52,8 +44,7 @@ def first_layer(config):
         full("bam", "outside"),
         full("rope", "inside"),
         ("cable", "inside"),
-        full("fire", "off"),
-        ("dape_kerple", "off"),
+        full("dape_kerple", "off"),
     ],
 )
 def test_the_last_prior_is_the_last_row_of_the_texts_prior(encoding, ssmax):
@@ -93,27 +84,16 @@ def test_couplings_in_blocks_are_those_of_the_whole(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A run whose checkpoint at step 1 is the initial model."""
+def run(tmp_path_factory, write_initial):
     folder = tmp_path_factory.mktemp("runs")
     (folder / "text.txt").write_text("a tale of some length, told again and again. " * 200)
-    config = configs.override(described(init="spread", spread=2.0), {"data.source": str(folder / "text.txt")})
-    tokenizer = tokenizers.tokenizer("char")
-    initial = nnx.jit(lambda: transformer.build(config, vocab=tokenizer.size, rngs=nnx.Rngs(0)))()
-    state = {"model": transformer.split(initial)[1], "optimizer": {"count": jnp.zeros(1)}}
-    with run_folder.claim(folder / "run", config, tokenizer), checkpoint.Checkpoints(folder / "run") as checkpoints:
-        checkpoints.save(1, state, loader.batches(config, tokenizer))
-    return folder / "run"
+    fields = {"encoding": "bam", "ssmax": "on", "encoding_options": {"init": "spread", "spread": 2.0}, **FIELDS}
+    return write_initial(folder / "run", **fields, data={"source": str(folder / "text.txt"), "tokenizer": "char"})
 
 
-def command(run, *arguments):
-    with pytest.raises(SystemExit) as exit:
-        errors.run(heads_command.main, [f"--run={run}", *arguments])
-    return exit.value.code
-
-
-def test_the_command_writes_a_record_and_prints_a_line_for_each_head(run, capsys):
-    assert not command(run, "--keys=8,6000", "--tokens=40")
+def test_the_command_writes_a_record_and_prints_a_line_for_each_head(run, command):
+    status, said, _ = command(heads_command.main, f"--run={run}", "--keys=8,6000", "--tokens=40")
+    assert not status
     records = [json.loads(line, parse_constant=pytest.fail) for line in (run / heads.FILE).read_text().splitlines()]
     assert [(r["layer"], r["head"]) for r in records] == [(layer, head) for layer in range(2) for head in range(4)]
     assert [r["class"] for r in records[:4]] == ["retrieval", "retrieval", "long-tail", "local"]
@@ -126,7 +106,6 @@ def test_the_command_writes_a_record_and_prints_a_line_for_each_head(run, capsys
             np.testing.assert_allclose(record["reach"][str(keys)], expected, atol=1)
         assert record["positions"][-1] == 40 and len(record["kl_prior"]) == len(record["positions"])
         assert record["scale"] == 1 and record["tokens"] == 40
-    said = capsys.readouterr().out
     rows, legend = said.split("class, by the shape", 1)
     assert rows.count("retrieval") == 4 and "99% of 6,000 keys" in rows
     assert "the s of Scalable Softmax" in legend and "docs/theory.md" in legend and "KL ‖ prior" in legend
@@ -146,22 +125,40 @@ def test_windows_of_the_text_hold_means(run, monkeypatch):
 
 
 MISTAKES = [
-    (["--keys=0"], "--keys=0"),
-    ([f"--keys=8,{2**31}"], f"--keys=8,{2**31} has {2**31}, and a text has at most"),
-    (["--keys=8,x"], "--keys=8,x must be numbers"),
-    (["--tokens=-1"], "--tokens=-1"),
-    (["--tokens=99999999"], "not 99999999; ask for a shorter text"),
-    (["--kyes=8"], "did you mean '--keys'"),
+    ("--keys=0", "--keys=0"),
+    ("--keys=8,x", "--keys=8,x must be numbers"),
+    ("--tokens=-1", "--tokens=-1"),
+    ("--tokens=99999999", "not 99999999; ask for a shorter text"),
+    ("--prompts=2", "--prompts=2 are those of --passkey; give --passkey=LENGTHS as well"),
+    ("--passkey=64 --prompts=0", "--prompts=0 must be 1 or more"),
+    ("--passkey=5", "length 5 is shorter than the passkey prompt; give 8 or more"),
+    ("--passkey=64 --keys=64", "give one of the two"),
+    ("--ablate=64 --passkey=64", "give one of the two"),
+    ("--ablate=64 --keys=64", "--ablate has lengths of its own"),
+    ("--ablate=64 --tokens=63", "--tokens=63 must be as many as the longest length has, 64, or more"),
+    ("--ablate=64,0", "--ablate=0,64 counts tokens: give 1 or more"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "message"), MISTAKES)
-def test_a_mistake_is_one_line_and_writes_nothing(run, capsys, arguments, message):
-    (run / heads.FILE).unlink(missing_ok=True)
-    assert command(run, *arguments) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and said.count("\n") == 1 and message in said
-    assert not (run / heads.FILE).exists()
+def test_a_mistake_is_one_line_and_writes_nothing(run, refused, arguments, message):
+    for name in FILES:
+        (run / name).unlink(missing_ok=True)
+    assert message in refused(heads_command.main, f"--run={run}", *arguments.split())
+    assert not {*FILES} & {path.name for path in run.iterdir()}
+
+
+@pytest.mark.parametrize(("module", "option"), [(retrieval_heads, "--passkey=64"), (ablation, "--ablate=64")])
+def test_other_measurements_have_files_of_their_own_and_refuse_encoders(
+    module, option, tmp_path, monkeypatch, encoder_run, refused
+):
+    said = refused(heads_command.main, f"--run={encoder_run}", option)
+    assert "is an encoder, which" in said and "give the run of a decoder" in said
+    kept = [{"layer": 0, "head": 0, "length": 64, "keys": 64, "tokens": 64, "prompts": 5}]
+    kept[0] |= {"weight": 0.5, "lead": 4.1, "loss": 1.3, "worth": 0.5}
+    monkeypatch.setattr(module, "measure", lambda *_, **__: kept)
+    heads_command.main([f"--run={tmp_path}", option])
+    assert [json.loads(line) for line in (tmp_path / module.FILE).read_text().splitlines()] == kept
 
 
 def test_rows_of_a_scoring_are_its_queries():

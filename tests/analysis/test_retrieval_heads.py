@@ -2,15 +2,13 @@
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bam_jax import heads as heads_command
 from bam_jax.analysis import retrieval_heads
-from bam_jax.system import errors, strict_json
-from bam_jax.system.errors import UserError
+from bam_jax.system import strict_json
 
 
 def test_weight_and_lead_are_those_of_the_definition():
@@ -26,9 +24,8 @@ def test_weight_and_lead_are_those_of_the_definition():
         others = (seen[0, query] & ~holds[query]).sum()
         assert found.weight[head, query] == pytest.approx(held / (held + rest), rel=1e-5)
         assert found.lead[head, query] == pytest.approx(math.log(held / (rest / others)), abs=1e-5)
-        assert found.weight[head, query] == pytest.approx(
-            1 / (1 + others * math.exp(-found.lead[head, query])), rel=1e-4
-        )
+        weight = 1 / (1 + others * math.exp(-found.lead[head, query]))
+        assert found.weight[head, query] == pytest.approx(weight, rel=1e-4)
 
 
 def test_a_key_beyond_the_window_is_unseen():
@@ -67,34 +64,3 @@ def test_the_model_in_the_box_has_one_head_that_finds_keys_at_every_length(capsy
     head, *rows = (line.strip() for line in capsys.readouterr().out.splitlines())
     assert head.endswith("64 tokens") and any(row.startswith("1, 0") for row in rows)
     assert f"half needs {math.log(63):.1f}" in [" ".join(row.split()) for row in rows]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--prompts=2"], "--prompts=2 are those of --passkey; give --passkey=LENGTHS as well"),
-        (["--passkey=64", "--prompts=0"], "--prompts=0 must be 1 or more"),
-        (["--passkey=5"], "length 5 is shorter than the passkey prompt; give 8 or more"),
-        (["--passkey=x"], "--passkey"),
-        (["--passkey=64", "--keys=64"], "give one of the two"),
-        (["--passkey=64", "--tokens=64"], "give one of the two"),
-    ],
-)
-def test_bad_arguments_are_one_line(arguments, said, capsys):
-    with pytest.raises(SystemExit) as ended:
-        errors.run(heads_command.main, ["--run=quickstart", *arguments])
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
-
-
-def test_an_encoder_is_refused(encoder_run):
-    with pytest.raises(UserError, match="is an encoder, which goes on from no key; give the run of a decoder"):
-        retrieval_heads.measure(encoder_run, [64], progress=False)
-
-
-def test_the_records_go_into_the_folder_of_a_run(tmp_path, monkeypatch):
-    kept = [{"layer": 0, "head": 0, "length": 64, "keys": 64, "weight": 0.5, "lead": 4.1, "prompts": 5}]
-    monkeypatch.setattr(retrieval_heads, "measure", lambda *_, **__: kept)
-    heads_command.main([f"--run={tmp_path}", "--passkey=64"])
-    assert [json.loads(line) for line in Path(tmp_path / retrieval_heads.FILE).read_text().splitlines()] == kept
