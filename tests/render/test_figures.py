@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import sys
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
@@ -30,19 +29,18 @@ CSS = Path(report.__file__).parent / "templates" / "page.css"
 HEADS = Heads(np.array([[-2.0, 0.5], [0.0, 1.0]]), np.array([[0.1, 0.2], [0.3, 0.4]]), np.zeros((2, 2)))
 
 
-def test_a_curve_is_the_mean_over_the_seeds_that_were_measured_there():
-    axes = render.passkey(CURVES, 64).axes[0]
+def test_a_curve_is_the_mean_over_the_seeds_and_its_band_the_interval():
+    axes = render.passkey(CURVES, 64, {4096: 0.2, 64: 0.05}).axes[0]
     points = np.asarray(axes.lines[0].get_xydata(), float)
     np.testing.assert_allclose(points, [[64, 1.0], [4096, 0.95], [32000, 0.8]])
-
-
-def test_the_band_is_the_interval_and_has_a_gap_where_one_seed_is_left():
-    (band,) = render.passkey(CURVES, 64).axes[0].collections
-    (path,) = band.get_paths()
+    (path,) = axes.collections[0].get_paths()  # with a gap where one seed is left
     assert {tuple(point) for point in path.vertices} == {(64, 0.9), (64, 1.0), (4096, 0.8), (4096, 1.0)}
+    context, floor = axes.lines[-2:]
+    assert [*context.get_xdata()] == [64, 64]
+    assert [*floor.get_xdata()] == [64, 4096] and [*floor.get_ydata()] == [0.05, 0.2]
 
 
-@pytest.mark.parametrize("seeds", [1, 2, FEW, FEW + 1])
+@pytest.mark.parametrize("seeds", [1, FEW, FEW + 1])
 def test_few_seeds_have_a_thin_line_each(seeds):
     curve = Curve({n: {64: 0.5, 128: n / 10} for n in range(seeds)}, {64: (0.4, 0.5, 0.6)} if seeds > 1 else {})
     lines = render.passkey({"BAM": curve}, 64).axes[0].lines[1:-1]  # without the mean and the training context
@@ -64,20 +62,10 @@ def test_curves_are_named_in_the_order_of_their_ends(draw):
         assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
 
 
-def test_the_training_context_and_the_floor_are_marked():
-    context, floor = render.passkey(CURVES, 64, {4096: 0.2, 64: 0.05}).axes[0].lines[-2:]
-    assert [*context.get_xdata()] == [64, 64]
-    assert [*floor.get_xdata()] == [64, 4096] and [*floor.get_ydata()] == [0.05, 0.2]
-
-
-def test_a_method_has_one_colour_whoever_stands_beside_it():
-    alone = render.passkey({"mine": Curve({0: {64: 1.0, 128: 1.0}}, {}, "cable")}, 64).axes[0].lines[0]
-    others = {f"{n}": Curve({0: {64: 1.0, 128: 1.0}}, {}, name) for n, name in enumerate(["bam", "rope", "cable"])}
-    assert render.passkey(others, 64).axes[0].lines[2].get_color() == alone.get_color() == style.METHOD_COLOURS["cable"]
-
-
 def test_every_encoding_has_its_familys_colour_and_curves_of_one_differ():
     assert {*style.METHOD_COLOURS} == {*encodings.ENCODINGS}
+    alone = render.passkey({"mine": Curve({0: {64: 1.0, 128: 1.0}}, {}, "cable")}, 64).axes[0].lines[0]
+    assert alone.get_color() == style.METHOD_COLOURS["cable"]
     looks = style.looks({"a": "bam", "b SSMax": "bam", "c": "mine:Mine", "d": "other:Other"})
     assert looks["a"]["color"] == looks["b SSMax"]["color"] != looks["d"]["color"] != looks["c"]["color"]
     for names in (encodings.ENCODINGS, [f"{n}" for n in range(40)], ["bam"] * 40):
@@ -117,7 +105,7 @@ def test_more_curves_than_there_is_room_for_are_the_best_and_say_so(draw):
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == MANY
 
 
-@pytest.mark.parametrize("values", [(9.9, 13.1), (2.0, 5e4), (3.0, 3.1)])
+@pytest.mark.parametrize("values", [(2.0, 5e4), (3.0, 3.1)])
 def test_every_range_of_perplexities_has_three_ticks(values):
     axes = render.perplexity({"BAM": Curve({0: dict(zip((64, 128), values, strict=True))}, {})}, 64).axes[0]
     low, high = axes.get_ylim()
@@ -233,11 +221,6 @@ def test_a_label_is_drawn_as_it_stands():
         assert texts and not any(text._preprocess_math(text.get_text())[1] for text in texts)
 
 
-@pytest.mark.parametrize("label", ["$5 and $6", r"a\$b$", "$$", "θ"])
-def test_a_label_has_no_mathematics(label):
-    assert Text(text=style.plain(label))._preprocess_math(style.plain(label)) == (label, False)
-
-
 def test_svg_is_xml_in_the_pages_colour_with_ids_of_its_own(tmp_path):
     figure = render.scatter({"BAM": HEADS}, {"BAM": "bam"})
     text = style.svg(figure, "one")
@@ -261,9 +244,3 @@ def test_a_drawing_is_replaced_and_another_file_stays(tmp_path, suffix):
     style.library().figure.Figure().savefig(path)  # by the user's own hand
     with pytest.raises(UserError, match="this command did not write it"):
         style.keep_other(path)
-
-
-def test_without_matplotlib_one_line_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(UserError, match=r"pip install '\.\[figures\]'"):
-        render.passkey(CURVES, 64)

@@ -25,16 +25,10 @@ CURVES = {"a": render.Curve({0: {64: 1.0, 128: 0.5}}, {})}
 
 def sections():
     """Two with a figure, of which one has a table, and tables of all kinds."""
+    figure = render.passkey(CURVES, 64)
     return [
-        Section(
-            "Accuracy & length",
-            "Whole\nkeys.",
-            figure=render.passkey(CURVES, 64),
-            name="one",
-            table=LENGTHS,
-            shows="so <it> is",
-        ),
-        Section("Alone", "The text\n  says it.", figure=render.passkey(CURVES, 64), name="two", commands=["x"]),
+        Section("Accuracy & length", "Whole\nkeys.", figure=figure, name="one", table=LENGTHS, shows="so <it> is"),
+        Section("Alone", "The text\n  says it.", figure=figure, name="two", commands=["x"]),
         Section("Criteria", table=PARTS, folded=True),
         Section("Facts", table=FACTS, commands=["python -m x", "y"]),
     ]
