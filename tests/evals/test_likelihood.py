@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bam_jax import config as configs
 from bam_jax.evals import likelihood
-from bam_jax.evals.likelihood import Request, middle, score
+from bam_jax.evals.likelihood import Request, score
 from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
 

@@ -8,8 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bam_jax.attention import EMPTY
 from bam_jax.config import Config, ModelConfig
