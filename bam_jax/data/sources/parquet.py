@@ -22,7 +22,7 @@ class Columns:
 
     def __init__(self, file: File, fields: tuple[str, ...], max_bytes: int) -> None:
         self._file, self._fields, self._max_bytes = file, fields, max_bytes
-        self._metadata = None
+        self._metadata: Any = None
         arrow = import_extra("pyarrow", file.path, "data")
         text = (arrow.string(), arrow.large_string(), arrow.binary(), arrow.large_binary())
         with self._open() as opened:
@@ -37,12 +37,9 @@ class Columns:
 
     def groups(self) -> list[tuple[int, int]]:
         """The bytes that the text columns of each row group take in the file, and its rows."""
-        assert self._metadata is not None
-        groups = []
-        for number in range(self._metadata.num_row_groups):
-            size = sum(column.total_compressed_size for column in self._chunks(number))
-            groups.append((size, self._metadata.row_group(number).num_rows))
-        return groups
+        sizes = lambda number: sum(chunk.total_compressed_size for chunk in self._chunks(number))
+        numbers = range(self._metadata.num_row_groups)
+        return [(sizes(number), self._metadata.row_group(number).num_rows) for number in numbers]
 
     def rows(self, group: int) -> Iterator[tuple[bytes, ...]]:
         """Yields the rows of a group, undecoded; a null is an empty text."""
@@ -52,9 +49,8 @@ class Columns:
         binary = pyarrow.large_binary()  # bytes that are not UTF-8 are found where they are decoded
         size = self._rows_at_a_time(group)
         with self._open() as opened:
-            batches = opened.iter_batches(batch_size=size, row_groups=[group], columns=list(self._fields))
             number = 0
-            for batch in batches:
+            for batch in opened.iter_batches(batch_size=size, row_groups=[group], columns=list(self._fields)):
                 columns = [batch.column(field).cast(binary).to_pylist() for field in self._fields]
                 for row in zip(*columns, strict=True):
                     number += 1
@@ -80,7 +76,6 @@ class Columns:
 
         The stored bytes bound the texts, except where a dictionary holds a long text once: each row may be that one.
         """
-        assert self._metadata is not None
         chunks, rows = self._chunks(group), max(self._metadata.row_group(group).num_rows, 1)
         stored = sum(chunk.total_uncompressed_size for chunk in chunks)
         if stored > rows * len(chunks) * (self._max_bytes + 2**10):  # a page's header takes a little
@@ -88,16 +83,18 @@ class Columns:
         longest = stored // rows
         in_dictionary = any("DICTIONARY" in name for chunk in chunks for name in chunk.encodings)
         if _ROWS * stored > _BYTES and in_dictionary:
+            from pyarrow import compute, types
+
             with self._open(read_dictionary=list(self._fields)) as opened:
                 first: Any = next(opened.iter_batches(batch_size=1, row_groups=[group], columns=list(self._fields)), [])
-                in_one = max(map(_longest_text, first), default=0)
+                held = [column.dictionary for column in first if types.is_dictionary(column.type)]
+                in_one = max((compute.max(compute.binary_length(texts)).as_py() or 0 for texts in held), default=0)
             if in_one > self._max_bytes:
                 raise too_large(f"a text of group {group} of {self._file.path}", self._max_bytes)
             longest = max(longest, in_one)
         return max(1, min(_ROWS, _BYTES // max(longest, 1)))
 
     def _chunks(self, group: int) -> list[Any]:
-        assert self._metadata is not None
         row_group = self._metadata.row_group(group)
         columns = [row_group.column(column) for column in range(row_group.num_columns)]
         return [column for column in columns if column.path_in_schema in self._fields]
@@ -109,15 +106,6 @@ class Columns:
         with self._file.named_in_errors(arrow.ArrowException), self._file.open_raw() as raw:
             # Without buffers ahead: a row group may be larger than the memory.
             yield parquet.ParquetFile(raw, metadata=self._metadata, pre_buffer=False, buffer_size=2**20, **options)
-
-
-def _longest_text(column: Any) -> int:
-    """The bytes of the longest text in a column's dictionary."""
-    import pyarrow.compute
-
-    if not pyarrow.types.is_dictionary(column.type):
-        return 0
-    return pyarrow.compute.max(pyarrow.compute.binary_length(column.dictionary)).as_py() or 0
 
 
 def inflated_sizes(raw: IO[bytes], start: int, stop: int) -> Iterator[int]:
