@@ -115,7 +115,7 @@ def read_manifest(folder: str | os.PathLike) -> Manifest:
             if shard["name"] != shard_name(split, number):  # a name may lead to any file of the machine
                 raise UserError(f"{where}: the field 'name' is not {shard_name(split, number)}; {remedy}")
             if shard["documents"] % len(record["fields"]):
-                raise UserError(f"{where}: its documents do not go by {len(record['fields'])}; {remedy}")
+                raise UserError(f"{where}: its documents do not go by {len(record['fields'])} fields; {remedy}")
     return msgspec.convert(record, Manifest)
 
 

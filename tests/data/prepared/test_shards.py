@@ -158,7 +158,8 @@ def test_every_field_of_a_manifest_is_there_and_of_its_kind_and_no_other(tmp_pat
         (*where, wrong) for where in fields(whole) for wrong in ("missing", True, -1, 1.5, [["x"]], {"x": None}, None)
     ]
     others = [("ot\nher",), ("tokenizer", "ot\nher"), ("shards", "ot\nher"), ("shards", "train", 0, "ot\nher")]
-    for *above, name, wrong in (*changes, *((*where, 1) for where in others)):
+    changes += [("shards", "train", 1, "name", "../x"), ("fields", ["a", "b"]), *((*where, 1) for where in others)]
+    for *above, name, wrong in changes:
         if (name == "recipe" and isinstance(wrong, dict)) or (name in ("next", "eos") and wrong is None):
             continue
         record = copy.deepcopy(whole)
