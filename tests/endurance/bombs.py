@@ -9,8 +9,6 @@ has a 64th of the text. The rows of a column are one text, stored once.
 import gzip
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,39 +17,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 from endurance import commands
-from endurance.figures import Figure, Outcome
+from endurance.figures import FIGURES, Outcome
 
-TEXT = 2**30
-"""Bytes of text in a bomb."""
-LIMIT = 3 * 2**30
-"""Bytes of address space, of which libraries take a part before anything is read."""
-HELD = 5 * 2**28
-"""Bytes of memory at the peak, at most."""
+WHAT = "decompression bombs of 1 GiB, lines of 100 MB, a million files: read or refused in 1280 MiB"
+TEXT = 2**30  # bytes of text in a bomb
+LIMIT = 3 * 2**30  # bytes of address space, of which libraries take a part before anything is read
+HELD = 5 * 2**28  # bytes of memory at the peak, at most
 BLOCK = 2**22
-
-
-def _pieces(line: bytes, total: int) -> list[bytes]:
-    """One line again and again, as blocks that are the same object."""
-    block = line * max(1, BLOCK // len(line))
-    return [block] * (total // len(block))
-
-
-def _gz(path: Path, pieces: list[bytes]) -> int:
-    with gzip.open(path, "wb", compresslevel=6) as file:
-        return sum(map(file.write, pieces))
-
-
-def _zst(path: Path, pieces: list[bytes]) -> int:
-    with path.open("wb") as file, zstandard.ZstdCompressor(level=3).stream_writer(file) as writer:
-        return sum(map(writer.write, pieces))
-
-
 LINE = json.dumps({"text": "all work and no play " * 50}).encode() + b"\n"
+FIELD = b'{"text": "'
 
 
-def _plain(path: Path, pieces: list[bytes]) -> int:
-    with path.open("wb") as file:
-        return sum(map(file.write, pieces))
+def _text(line: bytes, head: bytes = b"", tail: bytes = b"", share: int = 1) -> Callable[[Path, int], int]:
+    """Writes one line again and again, of a share of the text."""
+
+    def write(path: Path, total: int) -> int:
+        block = line * max(1, BLOCK // len(line))
+        kinds = {
+            ".gz": lambda path: gzip.open(path, "wb", compresslevel=6),
+            ".zst": lambda path: zstandard.open(path, "wb"),
+        }
+        with kinds.get(path.suffix, lambda path: path.open("wb"))(path) as file:
+            return sum(map(file.write, [head, *[block] * (total // share // len(block)), tail]))
+
+    return write
 
 
 def _files(path: Path, total: int) -> int:
@@ -62,44 +51,41 @@ def _files(path: Path, total: int) -> int:
     return 5 * (total // 2**10)
 
 
-def _column(path: Path, total: int, row: int) -> int:
-    # Eight rows at least, in one group.
-    rows = max(8, total // row)
-    text = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array(["x" * row]))
-    # Without Arrow's schema the column is one of texts, as other writers have it, and no dictionary.
-    pq.write_table(pa.table({"text": text}), path, compression="zstd", store_schema=False)
-    return rows * row
+def _column(row: int) -> Callable[[Path, int], int]:
+    def write(path: Path, total: int) -> int:
+        size = min(row, total)
+        rows = max(8, total // size)  # in one group
+        text = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array(["x" * size]))
+        # Without Arrow's schema the column is one of texts, as other writers have it, and no dictionary.
+        pq.write_table(pa.table({"text": text}), path, compression="zstd", store_schema=False)
+        return rows * size
+
+    return write
 
 
-# Each writes an input and returns the bytes of text in it.
-BOMBS: dict[str, tuple[str, Callable[[Path, int], int]]] = {
-    "lines in gzip": ("a.jsonl.gz", lambda path, total: _gz(path, _pieces(LINE, total))),
-    "lines in zstd": ("a.jsonl.zst", lambda path, total: _zst(path, _pieces(LINE, total))),
-    "one endless line in gzip": ("a.jsonl.gz", lambda path, total: _gz(path, [b'{"text": "', *_pieces(b"a", total)])),
-    "one endless line in zstd": ("a.jsonl.zst", lambda path, total: _zst(path, [b'{"text": "', *_pieces(b"a", total)])),
-    "one text in gzip": ("a.txt.gz", lambda path, total: _gz(path, _pieces(b"a", total))),
-    "one text in zstd": ("a.txt.zst", lambda path, total: _zst(path, _pieces(b"a", total))),
-    "empty lines in zstd": ("a.jsonl.zst", lambda path, total: _zst(path, _pieces(b"\n", total // 64))),
-    "an article in gzip": (
-        "a.tokens.gz",
-        lambda path, total: _gz(path, _pieces(b" = T = \n" + b"word " * 9 + b"\n", total)),
-    ),
-    "one line in a text": ("a.txt", lambda path, total: _plain(path, _pieces(b"a word ", total // 10))),
-    "one line of JSON": (
-        "a.jsonl",
-        lambda path, total: _plain(path, [b'{"text": "', *_pieces(b"a word ", total // 10), b'"}\n']),
-    ),
+BOMBS = {
+    "lines in gzip": ("a.jsonl.gz", _text(LINE)),
+    "lines in zstd": ("a.jsonl.zst", _text(LINE)),
+    "one endless line in gzip": ("a.jsonl.gz", _text(b"a", FIELD)),
+    "one endless line in zstd": ("a.jsonl.zst", _text(b"a", FIELD)),
+    "one text in gzip": ("a.txt.gz", _text(b"a")),
+    "one text in zstd": ("a.txt.zst", _text(b"a")),
+    "empty lines in zstd": ("a.jsonl.zst", _text(b"\n", share=64)),
+    "an article in gzip": ("a.tokens.gz", _text(b" = T = \n" + b"word " * 9 + b"\n")),
+    "one line in a text": ("a.txt", _text(b"a word ", share=10)),
+    "one line of JSON": ("a.jsonl", _text(b"a word ", FIELD, b'"}\n', share=10)),
     "a million files": ("many", _files),
-    "parquet, rows of 1 MiB": ("a.parquet", lambda path, total: _column(path, total, 2**20)),
-    "parquet, rows of 32 MiB": ("a.parquet", lambda path, total: _column(path, total, 2**25)),
-    "parquet, rows of 1 GiB": ("a.parquet", lambda path, total: _column(path, total, total)),
+    "parquet, rows of 1 MiB": ("a.parquet", _column(2**20)),
+    "parquet, rows of 32 MiB": ("a.parquet", _column(2**25)),
+    "parquet, rows of 1 GiB": ("a.parquet", _column(TEXT)),
 }
+"""Inputs, and what writes each and returns the bytes of text in it."""
 
 
 def measure(seed: int, count: int, folder: Path) -> Outcome:
     """Reads `count` bombs, small ones unless it reads all of them."""
-    total = TEXT if count == len(BOMBS) else TEXT // 16
-    failures, peaks, ratios, refused = [], {}, {}, 0
+    total = TEXT if count == FIGURES["bombs"].wanted else TEXT // 16
+    outcome, peaks, ratios, refused = Outcome(), {}, {}, 0
     # In memory, where there is such a file system: a million files take a disk longer than the command.
     memory = Path("/dev/shm")
     place = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else folder))
@@ -110,44 +96,14 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
             source.parent.mkdir()
             size = write(source, total)
             asked = ["--tokenizer=byte", f"--out={place / 'out'}", "--workers=0", "--max-tokens=3000000"]
-            ended, peak = _limited([f"--source={source}", *asked])
-            wrong = commands.complaint(ended)
-            if not wrong and peak > HELD:
-                wrong = f"it held {peak / 2**20:,.0f} MiB"
-            if wrong:
-                failures.append(f"{name}: {wrong}")
+            ended, peak = commands.peak(["bam_jax.data.prepare", f"--source={source}", *asked], LIMIT)
+            held = f"it held {peak / 2**20:,.0f} MiB" if peak > HELD else ""
+            outcome.add(name, commands.complaint(ended) or held)
             peaks[name], refused = round(peak / 2**20), refused + (ended.status == 2)
             ratios[name] = round(size / source.stat().st_size)
-            for folder in (source.parent, place / "out"):
-                shutil.rmtree(folder, ignore_errors=True)
+            for each in (source.parent, place / "out"):
+                shutil.rmtree(each, ignore_errors=True)
     finally:
         shutil.rmtree(place)
-    return Outcome(len(peaks), failures, {"peak_mib": peaks, "ratio": ratios, "refused": refused})
-
-
-def _limited(argv: list[str]) -> tuple[commands.Ended, int]:
-    """The end of `prepare` with a limit on its address space, and its memory at the peak in bytes."""
-    # Linux counts what a process holds when it starts another to that one's peak: a small process stands between.
-    command = [sys.executable, "-S", "-c", _BETWEEN, *commands.limited(["bam_jax.data.prepare", *argv], LIMIT)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=commands.PATIENCE)
-    err, _, peak = ended.stderr.rstrip("\n").rpartition("\n")
-    return commands.Ended(ended.returncode, ended.stdout, f"{err}\n" if err else ""), int(peak) * 1024
-
-
-_BETWEEN = """
-import resource, subprocess, sys
-status = subprocess.run(sys.argv[1:]).returncode
-print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
-sys.exit(status if status >= 0 else 128 - status)
-"""
-
-
-FIGURE = Figure(
-    what=f"decompression bombs of {TEXT // 2**30} GiB, lines of 100 MB, a million files: read or refused in {HELD // 2**20} MiB",
-    unit="inputs",
-    wanted=len(BOMBS),
-    part=len(BOMBS),
-    short=1,
-    minutes=10,
-    measure=measure,
-)
+    outcome.more = {"peak_mib": peaks, "ratio": ratios, "refused": refused}
+    return outcome

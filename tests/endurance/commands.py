@@ -5,10 +5,8 @@ A command is a list of words: a module's name and its arguments.
 
 import contextlib
 import dataclasses
-import hashlib
 import importlib
 import importlib.util
-import io
 import os
 import re
 import signal
@@ -19,18 +17,15 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import IO, Any
 
 from endurance.figures import ROOT
 
 from bam_jax.system import errors
 
-LONGEST = 2000
-"""Characters of an error's line, at most."""
-PATIENCE = 600
-"""Seconds after which a command counts as one that hangs."""
-PROGRESS = re.compile(r"\d\d:\d\d elapsed")
-"""In a line of progress, printed each minute."""
+LONGEST = 2000  # characters of an error's line, at most
+PATIENCE = 600  # seconds after which a command counts as one that hangs
+PROGRESS = re.compile(r"\d\d:\d\d elapsed")  # in a line of progress, printed each minute
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,9 +52,19 @@ def call(command: Sequence[str]) -> Ended:
     return run_main(main_of(command[0]), command[1:])
 
 
+class _Late(BaseException):
+    """A command that hangs; no command catches it."""
+
+
 def run_main(main: Callable[[Sequence[str]], int | None], argv: Sequence[str]) -> Ended:
     """Runs a command's main; after `PATIENCE` seconds it ends with a traceback."""
-    with _captured() as files, _in_time():
+
+    def late(*_: object) -> None:
+        raise _Late(f"no end after {PATIENCE} s")
+
+    with _captured() as files:
+        before = signal.signal(signal.SIGALRM, late)
+        signal.alarm(PATIENCE)
         try:
             errors.run(main, argv)
         except SystemExit as ended:
@@ -67,21 +72,60 @@ def run_main(main: Callable[[Sequence[str]], int | None], argv: Sequence[str]) -
         except (Exception, _Late):  # a process would end with it
             traceback.print_exc()
             status = None
-    out, err = files
-    return Ended(status, out.getvalue(), err.getvalue())
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, before)
+        for file in files:
+            file.seek(0)  # writes what is left
+        return Ended(status, *(file.read() for file in files))
 
 
-def limited(command: Sequence[str], max_bytes: int) -> list[str]:
-    """The words of a process for a command with a limit on its address space."""
-    # The shell sets the limit: Python would do so between fork and exec, where threads of this process hold locks.
-    return ["sh", "-c", f'ulimit -v {max_bytes // 1024} && exec "$@"', "sh", sys.executable, "-m", *command]
+@contextlib.contextmanager
+def _captured() -> Iterator[list[IO[str]]]:
+    """Captures stdout and stderr, both Python's streams and the descriptors that libraries write to."""
+    with contextlib.ExitStack() as stack:
+        files = []
+        for number, redirect in ((1, contextlib.redirect_stdout), (2, contextlib.redirect_stderr)):
+            file = tempfile.TemporaryFile("w+", buffering=1, encoding="utf-8", errors="backslashreplace")
+            files.append(stack.enter_context(file))
+            kept = os.dup(number)
+            os.dup2(file.fileno(), number)
+            stack.callback(os.close, kept)
+            stack.callback(os.dup2, kept, number)
+            stack.enter_context(redirect(file))
+        yield files
 
 
 def start(command: Sequence[str], max_bytes: int | None = None, **options: Any) -> Ended:
-    """Runs a command as a process."""
-    words = [sys.executable, "-m", *command] if max_bytes is None else limited(command, max_bytes)
+    """Runs a command as a process, which may have a limit on its address space."""
+    return _process([sys.executable, "-m", *command], max_bytes, **options)
+
+
+def peak(command: Sequence[str], max_bytes: int | None = None) -> tuple[Ended, int]:
+    """Runs a command as a process; returns its memory at the peak as well, in bytes."""
+    # Linux counts what a process holds when it starts another to that one's peak: a small process stands between.
+    ended = _process([sys.executable, "-S", "-c", BETWEEN, sys.executable, "-m", *command], max_bytes)
+    if ended.status is None:
+        return ended, 0
+    err, _, kibibytes = ended.err.rstrip("\n").rpartition("\n")
+    return Ended(ended.status, ended.out, f"{err}\n" if err else ""), int(kibibytes) * 1024
+
+
+BETWEEN = """
+import resource, subprocess, sys
+status = subprocess.run(sys.argv[1:]).returncode
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
+sys.exit(status if status >= 0 else 128 - status)
+"""
+
+
+def _process(words: list[str], max_bytes: int | None, **options: Any) -> Ended:
+    if max_bytes is not None:
+        # The shell sets the limit: Python would do so between fork and exec, where threads of this process hold locks.
+        words = ["sh", "-c", f'ulimit -v {max_bytes // 1024} && exec "$@"', "sh", *words]
+    options |= {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
     try:
-        made = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, **options)
+        made = subprocess.run(words, timeout=PATIENCE, **options)
     except subprocess.TimeoutExpired as late:
         return Ended(None, "", f"no end after {late.timeout} s\n")
     return Ended(made.returncode, made.stdout, made.stderr)
@@ -103,15 +147,41 @@ def complaint(ended: Ended, statuses: Sequence[int] = (0, 2)) -> str:
     return ""
 
 
+def judge(
+    command: Sequence[str], folder: Path, statuses: Sequence[int] = (0, 2), *, read_only: bool = False
+) -> tuple[Ended, str]:
+    """Calls a command, which must leave a folder as it is if it refuses or is `read_only`; returns its end and a complaint."""
+    before = look(folder)
+    ended = call(command)
+    wrong = complaint(ended, statuses)
+    if not wrong and (ended.status == 2 or read_only) and look(folder) != before:
+        wrong = f"status {ended.status}, and {min(look(folder).items() ^ before.items())[0]} is changed"
+    return ended, wrong
+
+
+def look(folder: Path) -> dict[str, tuple[int, ...]]:
+    """All below a folder except locks, opened by nobody: of files what changes where they are written."""
+    found: dict[str, tuple[int, ...]] = {}
+    waiting = [str(folder)]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    about = entry.stat(follow_symlinks=False)
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                        found[entry.path] = (about.st_mode,)
+                    elif not entry.name.endswith("lock"):
+                        found[entry.path] = about.st_mode, about.st_ino, about.st_size, about.st_mtime_ns
+        except OSError:  # it went away meanwhile, or nobody may open it
+            continue
+    return found
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file below a folder, which may be missing, except locks."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.endswith("lock"))
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
-
-
-def snapshot(folder: Path) -> dict[str, str]:
-    """The digest of every file below a folder."""
-    return {name: hashlib.sha256(written).hexdigest() for name, written in contents(folder).items()}
 
 
 def put(folder: Path, files: dict[str, bytes]) -> None:
@@ -130,45 +200,3 @@ def of_test(name: str) -> ModuleType:
         sys.modules[known] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[known])
     return sys.modules[known]
-
-
-class _Late(BaseException):
-    """A command that hangs; no command catches it."""
-
-
-@contextlib.contextmanager
-def _in_time() -> Iterator[None]:
-    def late(*_: object) -> None:
-        raise _Late(f"no end after {PATIENCE} s")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(PATIENCE)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
-@contextlib.contextmanager
-def _captured() -> Iterator[tuple[io.StringIO, io.StringIO]]:
-    """Captures stdout and stderr, both Python's streams and the descriptors that libraries write to."""
-    texts = io.StringIO(), io.StringIO()
-    encoding = {"encoding": "utf-8", "errors": "backslashreplace"}
-    with contextlib.ExitStack() as stack:
-        files = []
-        for number, redirect in ((1, contextlib.redirect_stdout), (2, contextlib.redirect_stderr)):
-            file = stack.enter_context(tempfile.TemporaryFile("w+", **encoding))
-            kept = os.dup(number)
-            os.dup2(file.fileno(), number)
-            stack.callback(os.close, kept)
-            stack.callback(os.dup2, kept, number)
-            stack.enter_context(redirect(os.fdopen(os.dup(file.fileno()), "w", **encoding)))
-            files.append(file)
-        try:
-            yield texts
-        finally:
-            for stream, file, text in zip((sys.stdout, sys.stderr), files, texts, strict=True):
-                stream.close() if stream.fileno() > 2 else stream.flush()
-                file.seek(0)
-                text.write(file.read())

@@ -19,16 +19,16 @@ from pathlib import Path
 import hypothesis
 import jax
 from endurance import commands, made
-from endurance.figures import Figure, Outcome
+from endurance.figures import FIGURES, Outcome
+from endurance.malformed_files import spoilt
 from hypothesis import strategies as st
 
 from bam_jax import config
 from bam_jax.encodings import ENCODINGS
 
-SAMPLE = 20
-"""Cases of a part that run as processes as well, where a part has so many."""
-SPACE = 12 * 2**30
-"""Bytes of address space that a part may take: a model that is too large ends in a line, and not with the harness."""
+WHAT = "random configurations: refused in one line, with nothing created or overwritten"
+SAMPLE = 20  # cases of a whole part that run as processes as well
+SPACE = 12 * 2**30  # bytes of address space: a model that is too large ends in a line, and not with the harness
 LIKELY = {
     int: ("0", "1", "2", "4", "16"),
     float: ("0", "0.5", "1", "1e-3"),
@@ -41,11 +41,9 @@ SILENT = "ignore::SyntaxWarning"  # what Python says of a spoilt file is not the
 
 def measure(seed: int, count: int, folder: Path) -> Outcome:
     shared = commands.of_test("test_fuzz")
-    trained = made.common() / "run"
     plain = made.values(made.common())  # the run may be resumed with it
     kept, new, file = folder / "kept", folder / "new", folder / "fuzzed.py"
-    before = commands.snapshot(trained)
-    failures, refused, known = [], [], set()
+    outcome, refused, known = Outcome(), [], set()
     laid_out = occupied_cases = 0
     key_and = lambda values: st.tuples(shared.KEYS, values)
     # A key of a group, or of all, that is no text; a dictionary has it as it is.
@@ -80,30 +78,22 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
             case dict():
                 source = made.to_file(_changed(plain, drawn)).encode(errors="replace")
             case chance:
-                source = _spoilt(source, chance)
+                source = spoilt(source, chance)
         known_as = (tuple(arguments), source, occupied)
         if len(known) == count or known_as in known or not all(map(_is_argument, arguments)):
             return
         known.add(known_as)
         if not kept.exists():
-            shutil.copytree(trained, kept)
+            shutil.copytree(made.common() / "run", kept)
         file.write_bytes(source)
-        command = [
-            "bam_jax.train",
-            f"--config={file}",
-            f"--workdir={kept if occupied else new}",
-            "--no-progress",
-            *arguments,
-        ]
+        run = kept if occupied else new
+        command = ["bam_jax.train", f"--config={file}", f"--workdir={run}", "--no-progress", *arguments]
+        before = commands.look(kept)
         with made.before_first_step():
-            ended = commands.call(command)
-        wrong, same = commands.complaint(ended), commands.snapshot(kept) == before
-        if not wrong and ended.status == 2 and not same:
-            wrong = "refused, and the run that was there is another"
+            ended, wrong = commands.judge(command, kept)
         if not wrong and ended.status == 2 and new.exists():
             wrong = "refused, and a folder is left"
-        if wrong:
-            failures.append(f"{wrong} ({' '.join(command[4:])[:200]!r} {source[-200:]!r})")
+        outcome.add(f"{' '.join(command[4:])[:200]!r} {source[-200:]!r}", wrong)
         laid_out += ended.status == 0
         occupied_cases += occupied
         if ended.status == 2:
@@ -111,22 +101,24 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
         if ended.status == 0 and laid_out % 50 == 0:
             jax.clear_caches()
         shutil.rmtree(new, ignore_errors=True)
-        if not same:
+        if commands.look(kept) != before:
             shutil.rmtree(kept)
 
     with warnings.catch_warnings(), _limited(SPACE):
         warnings.filterwarnings("ignore", category=SyntaxWarning)
         case()
     alike = 0
-    sample = random.Random(seed).sample(refused, SAMPLE) if count >= 50 * SAMPLE else []
+    sample = random.Random(seed).sample(refused, SAMPLE) if count == FIGURES["configurations"].part else []
     for command, source, said in sample:
         file.write_bytes(source)
         alone = commands.start(command, env={**os.environ, "PYTHONWARNINGS": SILENT})
         alike += (alone.status, alone.err) == (2, said)
         if (alone.status, alone.err) != (2, said):
-            failures.append(f"a process ends otherwise: {alone.status} {alone.err[-200:]!r}, not {said[-200:]!r}")
-    more = {"laid_out": laid_out, "folders_with_a_run": occupied_cases, "processes_alike": alike}
-    return Outcome(len(known), failures, more)
+            outcome.failures.append(
+                f"a process ends otherwise: {alone.status} {alone.err[-200:]!r}, not {said[-200:]!r}"
+            )
+    outcome.more = {"laid_out": laid_out, "folders_with_a_run": occupied_cases, "processes_alike": alike}
+    return outcome
 
 
 def _likely(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -165,47 +157,3 @@ def _limited(space: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
-
-
-def _spoilt(source: bytes, chance: random.Random) -> bytes:
-    """The text of a configuration file with something cut, put in or changed."""
-    raw = bytearray(source)
-    for _ in range(chance.randint(1, 2)):
-        at = chance.randrange(len(raw))
-        match chance.choice(["flip", "cut", "end", "insert", "number"]):
-            case "flip":
-                raw[at] ^= 1 << chance.randrange(8)
-            case "cut":
-                del raw[at : at + chance.randint(1, 30)]
-            case "end":
-                del raw[at + 1 :]
-            case "insert":
-                words = [
-                    b"(",
-                    b"\0",
-                    b"\xff",
-                    b"1/0",
-                    b"x",
-                    b"\n  ",
-                    b"None",
-                    b"]",
-                    b"raise OSError",
-                    b"import nothing\n",
-                ]
-                raw[at:at] = chance.choice(words)
-            case "number":
-                raw = bytearray(raw.replace(b"16", chance.choice([b"-1", b"0", b"1e99", b"None", b"9" * 30]), 1))
-        if not raw:
-            break
-    return bytes(raw)
-
-
-FIGURE = Figure(
-    what="random configurations: refused in one line, with nothing created or overwritten",
-    unit="configurations",
-    wanted=10_000,
-    part=1000,
-    short=30,
-    minutes=120,
-    measure=measure,
-)

@@ -1,16 +1,13 @@
-"""Figures of reliability: each counts the cases of one kind of fault, in parts of which each writes a record.
-
-A figure that was stopped resumes at the part it was in. Its records are lines of docs/reliability/NAME.jsonl, from which page.py
-generates the tables of docs/reliability.md.
-"""
+"""The figures of reliability: how many cases of each fault there are, their records, and the page that is made of them."""
 
 import dataclasses
 import importlib
+import inspect
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,71 +16,68 @@ from bam_jax.system.machine import machine
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "docs" / "reliability"
-NAMES = (
-    "configurations",
-    "malformed_files",
-    "malformed_runs",
-    "flipped",
-    "full_disk",
-    "bombs",
-    "out_of_memory",
-    "memory",
-    "strangers",
-    "hostile",
-    "kills",
-    "interruptions",
-    "op",
-)
-"""The figures, each in the module of its name."""
+PAGE = ROOT / "docs" / "reliability.md"
 
 
 class Unavailable(Exception):
     """This machine cannot measure a figure; the message says why."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Outcome:
     """A measured part: its cases, a line for each failure, and other fields of its record."""
 
-    count: int
-    failures: list[str]
-    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    count: int = 0
+    failures: list[str] = dataclasses.field(default_factory=list)
+    more: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def add(self, case: str, wrong: str) -> None:
+        """Counts a case, and fails it if something is wrong."""
+        self.count += 1
+        if wrong:
+            self.failures.append(f"{case}: {wrong}")
 
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A kind of fault, and how often it is tried.
+    """How many cases there are in all, of a part, which writes one record, and of the short form."""
 
-    Args:
-        what: its description in the table.
-        unit: what is counted.
-        wanted: cases in all.
-        part: cases of a record.
-        short: cases of the short form.
-        minutes: about what all of it takes.
-        measure: takes a seed, a number of cases and an empty folder; the same seed gives the same cases.
-    """
-
-    what: str
     unit: str
     wanted: int
     part: int
     short: int
-    minutes: float
-    measure: Callable[[int, int, Path], Outcome]
 
     @property
     def parts(self) -> int:
         return -(-self.wanted // self.part)
 
 
-def find(name: str) -> Figure:
-    return importlib.import_module(f"endurance.{name}").FIGURE
+FIGURES = {
+    "configurations": Figure("configurations", 10_000, part=1000, short=30),
+    "malformed_files": Figure("files", 2000, part=250, short=31),
+    "malformed_runs": Figure("runs", 500, part=100, short=6),
+    "flipped": Figure("bytes", 3000, part=300, short=34),
+    "full_disk": Figure("places", 330, part=30, short=2),
+    "bombs": Figure("inputs", 14, part=14, short=1),
+    "out_of_memory": Figure("commands", 49, part=12, short=1),
+    "memory": Figure("steps", 50_000, part=50_000, short=1000),
+    "strangers": Figure("runs", 400, part=100, short=6),
+    "hostile": Figure("runs", 1120, part=140, short=10),
+    "kills": Figure("kills", 550, part=50, short=2),
+    "interruptions": Figure("interruptions", 184, part=20, short=1),
+    "op": Figure("configurations", 300, part=75, short=15),
+}
+"""Each is in the module of its name: its description `WHAT`, and `measure(seed, count, folder)`, which repeats for a seed."""
+
+
+def module(name: str) -> Any:
+    return importlib.import_module(f"endurance.{name}")
 
 
 def measure(
     name: str,
     figure: Figure,
+    measured: Callable[[int, int, Path], Outcome],
     log: Callable[[str], None],
     records: Path = RECORDS,
     parts: Sequence[int] | None = None,
@@ -97,7 +91,7 @@ def measure(
             continue
         start, commit, folder = time.monotonic(), git.describe(), Path(tempfile.mkdtemp(prefix=f"{name}-"))
         try:
-            outcome = figure.measure(seed, min(figure.part, figure.wanted - seed * figure.part), folder)
+            outcome = measured(seed, min(figure.part, figure.wanted - seed * figure.part), folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         if git.describe() != commit:
@@ -121,3 +115,62 @@ def measure(
             log(f"{name}:   {failure}")
         failed += len(failures)
     return failed
+
+
+BEGIN, END = "<!-- begin: made by tests/endurance/run.py --page -->", "<!-- end -->"
+COMMON = {"figure", "seed", "count", "failures", "examples", "seconds", "commit", "machine", "load", "crc32"}
+"""Fields of every record."""
+HEAD = "| | tried | failed | minutes | commit |\n| --- | ---: | ---: | ---: | --- |\n"
+
+
+def generate(text: str, records: Path = RECORDS) -> str:
+    """The page's text with a new generated part: counts with missing parts, and failures, are bold."""
+    rows, sections, machines = [], [], set()
+    for name, figure in FIGURES.items():
+        found, parts = module(name), list(jsonl.read(records / f"{name}.jsonl"))
+        count, failed, seconds = (sum(part[field] for part in parts) for field in ("count", "failures", "seconds"))
+        tried = f"{count:,}" if len(parts) >= figure.parts else f"**{count:,} of {figure.wanted:,}**"
+        commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(part["commit"] for part in parts)) or "-"
+        cells = [f"{tried} {figure.unit}", f"**{failed:,}**" if failed else "0", f"{seconds / 60:,.0f}", commits]
+        rows.append(f"| [{name}](#{name}): {found.WHAT} | {' | '.join(cells)} |")
+        machines |= {part["machine"] for part in parts}
+        sections += [f"## {name}", inspect.cleandoc(found.__doc__), f"    python tests/endurance/run.py {name}"]
+        sections += _results(parts)
+    measured = f"Measured on {'; '.join(sorted(machines))}." if machines else "Nothing is measured yet."
+    before, _, rest = text.partition(BEGIN)
+    blocks = [f"{before}{BEGIN}", HEAD + "\n".join(rows), measured, *sections, f"{END}{rest.partition(END)[2]}"]
+    return "\n\n".join(blocks)
+
+
+def _results(parts: list[dict]) -> list[str]:
+    """A table of the fields that are groups of values, summed over the parts, and a line for each part."""
+    groups = {field: [] for part in parts for field, value in part.items() if isinstance(value, dict)}
+    for field, found in groups.items():
+        found += [part[field] for part in parts if field in part]
+    table, lines = [], []
+    if groups:
+        numeric = [_are_numbers(x for each in found for x in each.values()) for found in groups.values()]
+        table.append(f"| {'all parts' if len(parts) > 1 else ''} | {' | '.join(groups).replace('_', ' ')} |")
+        table.append(f"| --- |{''.join(' ---: |' if each else ' --- |' for each in numeric)}")
+        for name in dict.fromkeys(name for found in groups.values() for each in found for name in each):
+            cells = [_total([each[name] for each in found if name in each]) for found in groups.values()]
+            table.append(f"| {name} | {' | '.join(cells)} |")
+    for part in parts:
+        own = {field: value for field, value in part.items() if field not in COMMON | groups.keys()}
+        more = "; ".join(f"{field.replace('_', ' ')}: {_format(value)}" for field, value in own.items())
+        head = f"- part {part['seed'] + 1}, {part['count']:,}, failed {part['failures']}"
+        lines.append(f"{head}: {more}" if more else head)
+        lines += [f"  - failed: `{example[:300].replace('`', '')}`" for example in part["examples"]]
+    return ["\n".join(block) for block in (table, lines) if block]
+
+
+def _are_numbers(values: Any) -> bool:
+    return all(isinstance(value, int | float) for value in values)
+
+
+def _total(values: list) -> str:
+    return _format(sum(values)) if _are_numbers(values) else "; ".join(dict.fromkeys(f"`{value}`" for value in values))
+
+
+def _format(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 from endurance import commands, made
-from endurance.figures import Figure, Outcome
+from endurance.figures import Outcome
 from endurance.malformed_files import EXPERIMENT
 
 from bam_jax import config as configs
@@ -36,17 +36,23 @@ from bam_jax.system.errors import UserError
 from bam_jax.system.machine import machine
 from bam_jax.training import checkpoint, run_folder
 
+WHAT = "one byte changed in every kind of file: refused in one line, or without effect"
+
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A kind of file."""
+    """A kind of file: those of a folder that begin or end so, and all that the package reads of the folder."""
 
-    files: dict[str, bytes]  # of a folder
-    wanted: Callable[[str], bool]  # whether a file of this name is of the kind
-    read: Callable[[Path], Any]  # all that the package reads of the folder
+    files: dict[str, bytes]
+    wanted: tuple[str, ...]
+    read: Callable[[Path], Any]
+
+    def names(self) -> list[str]:
+        fits = lambda name: name.startswith(self.wanted) or name.endswith(self.wanted)
+        return [name for name in sorted(self.files) if self.files[name] and fits(name)]
 
 
-def _going_on(common: Path, run: Path) -> str:
+def _resumed(common: Path, run: Path) -> str:
     """The state that a training of one step more begins with: all arrays, the data's place, the metrics."""
     seen = []
 
@@ -80,104 +86,80 @@ def _prepared(folder: Path) -> list[Any]:
     return found
 
 
-def _embeddings(folder: Path) -> list[Any]:
-    """The embeddings that are kept of ten documents."""
-    (path,) = folder.rglob("*.npy")
-    return embedding._read(path, (10, 4)).tolist()
-
-
-@functools.cache
-def kinds(folder: Path) -> dict[str, Kind]:
-    """All kinds, by name; their files are made in the folder."""
-    common = made.common()
-    run = common / "run"
-    of_run, of_weights = commands.contents(run), commands.contents(common / "exported")
-    last = max((name for name in of_run if name.startswith("checkpoints/")), key=lambda name: int(name.split("/")[1]))
-    last = "/".join(last.split("/")[:2])
-    within = lambda part: lambda name: name.startswith(f"{last}/{part}")
-    only = lambda wanted: lambda name: name == wanted
-    going_on = functools.partial(_going_on, common)
-    found = {
-        "checkpoint: arrays of the model": Kind(of_run, within("model/"), going_on),
-        "checkpoint: the optimiser's state": Kind(of_run, within("optimizer/"), going_on),
-        "checkpoint: the data's place": Kind(of_run, within("data/"), going_on),
-        "checkpoint: metrics and checksums": Kind(
-            of_run, lambda name: name in (f"{last}/metrics.jsonl", f"{last}/sums.json"), going_on
-        ),
-        "config.json of a run": Kind(of_run, only("config.json"), run_folder.read_config),
-        "model.safetensors": Kind(of_weights, only("model.safetensors"), model),
-    }
-    texts = [f"{n} words and more of them, of day {n % 7}" for n in range(40)]
-    (folder / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    (folder / "bpe.json").write_text(train_bpe(texts, 300, progress=False))
-    prepare = (
-        "bam_jax.data.prepare --source={folder}/in.jsonl --tokenizer=bpe:{folder}/bpe.json --out={folder}/prepared --workers=0 "
-        "--shard-tokens=200 --holdout-tokens=60"
-    )
-    made.well(commands.fill(prepare, folder=folder))
-    prepared = commands.contents(folder / "prepared")
-    for name, wanted in (
-        ("prepared: shards", lambda name: name.endswith(".array_record")),
-        ("prepared: lengths", lambda name: name.endswith(".lengths")),
-        ("prepared: manifest.json", only("manifest.json")),
-        ("tokenizer/ of a run or a folder", lambda name: name.startswith("tokenizer/")),
-    ):
-        found[name] = Kind(prepared, wanted, _verified if "shards" in name or "lengths" in name else _prepared)
-    (folder / "two.py").write_text(EXPERIMENT)
-    loaded = experiment.load(folder / "two.py", runs=folder / "runs")
-    described = jsonl.document(Sweep((loaded,), ("two.py",), folder / "runs").describe(), 2)
-    found["experiment.json"] = Kind(
-        {DESCRIPTION: described.encode()}, only(DESCRIPTION), lambda folder: repr(read_description(folder))
-    )
-    recorded_runs.append(folder / "kept", run, "run", run_folder.read_config(run))
-    found["records of an experiment"] = Kind(
-        commands.contents(folder / "kept"), lambda name: True, lambda folder: repr(recorded_runs.read(folder))
-    )
-    source = {"command": "python -m bam_jax.sweep two.py", "commit": "abc1234", "machine": machine()}
-    found["trained.json of a run"] = Kind(
-        {recorded_runs.SOURCE: jsonl.document(source, 2).encode()},
-        only(recorded_runs.SOURCE),
-        lambda folder: repr(recorded_runs.read_source(folder)),
-    )
-    folder.joinpath("ranked").mkdir()
-    origin = results.Origin(
-        run="run",
-        config="abc",
-        step=3,
-        overrides={},
-        tokenizer="def",
-        data_hash="123",
-        queries=9,
-        documents=40,
-        corpus="c.jsonl",
-    )
-    mean = {"mean": 0.5, "low": 0.25, "high": 0.75}
-    result = {"commit": "abc1234", "ndcg_10": mean, "recall_100": mean, "mrr_10": mean}
-    results.write_results(folder / "ranked", origin, {Setting("late", 16): result})
-    found["metrics.json of rankings"] = Kind(
-        commands.contents(folder / "ranked"),
-        only(results.METRICS),
-        lambda folder: repr(results.read_results(folder, origin)),
-    )
-    vectors = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
-    embedding._write(folder / "embeddings" / "x.npy", vectors)
-    found["embeddings"] = Kind(
-        commands.contents(folder / "embeddings"), lambda name: name.endswith(".npy"), _embeddings
-    )
-    return found
-
-
 def _verified(folder: Path) -> list[Any]:
     """The documents of a prepared folder, each byte of which is held against its checksum before."""
     shards.verify(folder)
     return _prepared(folder)
 
 
+def _embeddings(folder: Path) -> list[Any]:
+    """The embeddings that are kept of ten documents."""
+    (path,) = folder.rglob("*.npy")
+    return embedding._read(path, (10, 4)).tolist()
+
+
+def kinds(folder: Path) -> dict[str, Kind]:
+    """All kinds, by name; their files are made in the folder."""
+    common = made.common()
+    run = common / "run"
+
+    texts = [f"{n} words and more of them, of day {n % 7}" for n in range(40)]
+    (folder / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    (folder / "bpe.json").write_text(train_bpe(texts, 300, progress=False))
+    prepare = (
+        "bam_jax.data.prepare --source={folder}/in.jsonl --tokenizer=bpe:{folder}/bpe.json --out={folder}/prepared "
+    )
+    made.well(prepare + "--workers=0 --shard-tokens=200 --holdout-tokens=60", folder=folder)
+
+    (folder / "two.py").write_text(EXPERIMENT)
+    loaded = experiment.load(folder / "two.py", runs=folder / "runs")
+    described = jsonl.document(Sweep((loaded,), ("two.py",), folder / "runs").describe(), 2).encode()
+    recorded_runs.append(folder / "kept", run, "run", run_folder.read_config(run))
+    trained = {"command": "python -m bam_jax.sweep two.py", "commit": "abc1234", "machine": machine()}
+
+    names = {"run": "run", "config": "abc", "step": 3, "overrides": {}, "tokenizer": "def", "data_hash": "123"}
+    origin = results.Origin(**names, queries=9, documents=40, corpus="c.jsonl")
+    mean = {"mean": 0.5, "low": 0.25, "high": 0.75}
+    (folder / "ranked").mkdir()
+    result = {"commit": "abc1234", "ndcg_10": mean, "recall_100": mean, "mrr_10": mean}
+    results.write_results(folder / "ranked", origin, {Setting("late", 16): result})
+
+    vectors = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
+    embedding._write(folder / "embeddings" / "x.npy", vectors)
+
+    of_run, of_weights = commands.contents(run), commands.contents(common / "exported")
+    prepared, kept, embedded = (commands.contents(folder / name) for name in ("prepared", "kept", "embeddings"))
+    last, resumed = f"checkpoints/{run_folder.latest_step(run)}", functools.partial(_resumed, common)
+    source, metrics = recorded_runs.SOURCE, results.METRICS
+    return {
+        "checkpoint: arrays of the model": Kind(of_run, (f"{last}/model/",), resumed),
+        "checkpoint: the optimiser's state": Kind(of_run, (f"{last}/optimizer/",), resumed),
+        "checkpoint: the data's place": Kind(of_run, (f"{last}/data/",), resumed),
+        "checkpoint: metrics and checksums": Kind(of_run, (f"{last}/metrics.jsonl", f"{last}/sums.json"), resumed),
+        "config.json of a run": Kind(of_run, ("config.json",), run_folder.read_config),
+        "model.safetensors": Kind(of_weights, ("model.safetensors",), model),
+        "prepared: shards": Kind(prepared, (".array_record",), _verified),
+        "prepared: lengths": Kind(prepared, (".lengths",), _verified),
+        "prepared: manifest.json": Kind(prepared, ("manifest.json",), _prepared),
+        "tokenizer/ of a run or a folder": Kind(prepared, ("tokenizer/",), _prepared),
+        "experiment.json": Kind({DESCRIPTION: described}, ("",), lambda folder: repr(read_description(folder))),
+        "records of an experiment": Kind(kept, ("",), lambda folder: repr(recorded_runs.read(folder))),
+        "trained.json of a run": Kind(
+            {source: jsonl.document(trained, 2).encode()}, ("",), lambda folder: repr(recorded_runs.read_source(folder))
+        ),
+        "metrics.json of rankings": Kind(
+            {metrics: (folder / "ranked" / metrics).read_bytes()},
+            ("",),
+            lambda folder: repr(results.read_results(folder, origin)),
+        ),
+        "embeddings": Kind(embedded, (".npy",), _embeddings),
+    }
+
+
 def measure(seed: int, count: int, folder: Path) -> Outcome:
     (folder / "common").mkdir()
-    known, failures = kinds(folder / "common"), []
+    known, outcome, place = kinds(folder / "common"), Outcome(), folder / "place"
     noticed, meaningless = dict.fromkeys(known, 0), dict.fromkeys(known, 0)
-    place = folder / "place"
     expected = {}
     for name, kind in known.items():
         commands.put(place, kind.files)
@@ -185,8 +167,8 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
         shutil.rmtree(place)
     for number in range(count):
         name, chance = list(known)[number % len(known)], random.Random(f"{seed} {number}")
-        kind = known[name]
-        file = chance.choice([each for each in sorted(kind.files) if kind.wanted(each) and kind.files[each]])
+        kind, wrong = known[name], ""
+        file = chance.choice(kind.names())
         changed = bytearray(kind.files[file])
         at = chance.randrange(len(changed))
         changed[at] ^= chance.choice([1 << chance.randrange(8), chance.randrange(1, 256)])
@@ -195,26 +177,13 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
             found = kind.read(place)
         except UserError as error:
             noticed[name] += 1
-            if "\n" in str(error):
-                failures.append(f"{name}, {file}, byte {at}: several lines: {error}")
+            wrong = f"several lines: {error}" if "\n" in str(error) else ""
         except Exception as error:
-            failures.append(f"{name}, {file}, byte {at}: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+            wrong = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         else:
             meaningless[name] += found == expected[name]
-            if found != expected[name]:
-                failures.append(
-                    f"{name}, {file}, byte {at} of {len(changed)}, {kind.files[file][at]} to {changed[at]}: unnoticed"
-                )
+            wrong = "" if found == expected[name] else f"{kind.files[file][at]} to {changed[at]} goes unnoticed"
+        outcome.add(f"{name}, {file}, byte {at} of {len(changed)}", wrong)
         shutil.rmtree(place)
-    return Outcome(count, failures, {"noticed": noticed, "without_meaning": meaningless})
-
-
-FIGURE = Figure(
-    what="one byte changed in every kind of file: refused in one line, or without effect",
-    unit="bytes",
-    wanted=3000,
-    part=300,
-    short=34,
-    minutes=80,
-    measure=measure,
-)
+    outcome.more = {"noticed": noticed, "without_meaning": meaningless}
+    return outcome

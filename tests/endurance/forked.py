@@ -5,6 +5,7 @@ those of NumPy's products, which survive a fork. A child is a process like any o
 command does. Programs come compiled from a folder, which an undisturbed child has filled.
 """
 
+import contextlib
 import ctypes
 import dataclasses
 import importlib
@@ -15,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,8 +25,7 @@ from endurance.figures import ROOT
 
 from bam_jax.system import errors
 
-LATER = ("tqdm", "safetensors.numpy", "pyarrow.parquet", "matplotlib.pyplot")
-"""Modules that commands import while they run."""
+LATER = ("tqdm", "safetensors.numpy", "pyarrow.parquet", "matplotlib.pyplot")  # imported while commands run
 ENTRY = f"import sys; sys.path[0] = {str(ROOT / 'tests')!r}; from endurance import forked; forked.serve(*sys.argv[1:])"
 PR_SET_CHILD_SUBREAPER = 36  # prctl.h: what children leave behind comes to this process
 
@@ -48,19 +48,12 @@ def serve(module: str) -> None:
             exec(prelude, {})
             errors.run(main, argv)
         print(child, flush=True)
-        for number, status in _reaped():
-            if number == child:
-                ended = os.waitstatus_to_exitcode(status)
+        with contextlib.suppress(ChildProcessError):  # until no child is left
+            while True:
+                number, status = os.wait()
+                if number == child:
+                    ended = os.waitstatus_to_exitcode(status)
         print(ended, flush=True)
-
-
-def _reaped() -> Iterator[tuple[int, int]]:
-    """The numbers and statuses of all children, until there is none."""
-    while True:
-        try:
-            yield os.wait()
-        except ChildProcessError:
-            return
 
 
 @dataclasses.dataclass
@@ -80,10 +73,8 @@ class Child:
 
     def send(self, number: int) -> None:
         """Sends a signal to it and all that it started; nothing if it has ended."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
-        except ProcessLookupError:
-            pass
 
     def end(self, seconds: float = commands.PATIENCE) -> commands.Ended:
         """Waits for its end; one that hangs is killed, and its status is None."""
@@ -135,28 +126,10 @@ FROZEN = "import jax; jax.config.update('jax_persistent_cache_min_compile_time_s
 """The prelude of a child that may be killed: half a compiled program must not be left."""
 
 
-def look(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """Every file below a folder but locks, with what changes where it is written."""
-    found: dict[str, tuple[int, int, int]] = {}
-    waiting = [str(folder)]
-    while waiting:
-        try:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-                    elif not entry.name.endswith(".lock"):
-                        about = entry.stat(follow_symlinks=False)
-                        found[entry.path] = about.st_ino, about.st_size, about.st_mtime_ns
-        except FileNotFoundError:  # it went away meanwhile
-            continue
-    return found
-
-
-def first_write(child: Child, folder: Path, before: dict[str, tuple[int, int, int]]) -> float | None:
+def first_write(child: Child, folder: Path, before: dict[str, tuple[int, ...]]) -> float | None:
     """Waits until a command has written; the time of that, or None where it ends before."""
     hangs = time.monotonic() + commands.PATIENCE
     while not child.wait(0.001) and time.monotonic() < hangs:
-        if look(folder) != before:
+        if commands.look(folder) != before:
             return time.monotonic()
     return None

@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from endurance import commands, forked, kills, made, writers
-from endurance.figures import Figure, Outcome, Unavailable
+from endurance.figures import Outcome, Unavailable
 
 from bam_jax.system import jsonl
 
+WHAT = "a full disk at each page and file that a writing command needs: one line, files intact, the same result with more room"
 PAGE = os.sysconf("SC_PAGE_SIZE")
 ENOUGH = f"size={2**26},nr_inodes=100000"
 
@@ -32,7 +33,7 @@ def _half() -> Path:
     """A run that is trained halfway."""
     run = writers.inputs() / "half"
     train = "bam_jax.train --config={given}/long.py --workdir={run} --config.steps=30 --config.checkpoint_every=15 --no-progress"
-    made.well(commands.fill(train, given=writers.inputs(), run=run))
+    made.well(train, given=writers.inputs(), run=run)
     return run
 
 
@@ -130,7 +131,7 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
             places.append([(number, limit) for limit in random.Random(seed).sample(limits, len(limits))])
         turns = itertools.chain.from_iterable(itertools.zip_longest(*places))
         tried = sorted(list(filter(None, turns))[:count])
-        full, failures = 0, []
+        full, outcome = 0, Outcome()
         for number, limit in tried:
             fresh(number)
             before = commands.contents(disk)
@@ -144,20 +145,8 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
                 again = warm.start(argv, forked.FROZEN).end()
                 wrong = commands.complaint(again, (0,)) or kills.compare(writer, expected[number], disk / "out", again)
                 wrong = f"with more room: {wrong}" if wrong else _lost(before, whole[number], disk)
-            if wrong:
-                failures.append(f"{name}, {limit}, beginning {number}: {wrong}")
+            outcome.add(f"{name}, {limit}, beginning {number}", wrong)
     if 2 * full < len(tried):
-        failures.append(f"{name}: the disk was full at {full} of {len(tried)} places only")
-    more = {"command": name, "places": sum(map(len, places)), "tried": len(tried), "ended_full": full}
-    return Outcome(len(tried), failures, more)
-
-
-FIGURE = Figure(
-    what="a full disk at each page and file that a writing command needs: one line, files intact, the same result with more room",
-    unit="places",
-    wanted=30 * len(NAMES),
-    part=30,
-    short=2,
-    minutes=90,
-    measure=measure,
-)
+        outcome.failures.append(f"{name}: the disk was full at {full} of {len(tried)} places only")
+    outcome.more = {"command": name, "places": sum(map(len, places)), "tried": len(tried), "ended_full": full}
+    return outcome

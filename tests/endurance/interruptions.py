@@ -13,7 +13,6 @@ its first write.
   losses agree with an uninterrupted training's to 1 in 10,000.
 """
 
-import dataclasses
 import json
 import random
 import re
@@ -23,12 +22,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from endurance import commands, forked, kills, writers
-from endurance.figures import Figure, Outcome
+from endurance import commands, forked, kills, made, writers
+from endurance.figures import Outcome
 
 from bam_jax.system import errors
 from bam_jax.training import run_folder
 
+WHAT = "commands stopped, continued, terminated, or with a jumping clock: an undisturbed run's result, to the bit"
 STOPPED = re.compile(
     r"(?:SIGTERM: it saves .*\n)?(?:"
     r"stopped by SIGTERM before a step was trained: .*|.*: stopped at step (?P<step>\d+) of \d+; .*|ended by SIGTERM at once; .*"
@@ -51,70 +51,60 @@ UNWRITTEN = re.compile(r"error: checkpoint .* was not written in time: .*\n")
 """The end of a training whose clock was set within a save: orbax takes that for a save of more than 20 minutes."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """A kind of interruption.
-
-    Args:
-        command: of `writers`.
-        disturb: interrupts a child that has written, by draws and the seconds of an undisturbed one; False: it ended before.
-        prelude: see `forked.Warm.start`.
-        saving: whether it waits for a checkpoint that is being written.
-    """
-
-    command: str
-    disturb: Callable[[forked.Child, random.Random, float], bool]
-    prelude: str = ""
-    saving: bool = False
-
-
-def _terminate(child: forked.Child, draw: random.Random, usual: float) -> bool:
-    if child.wait(draw.uniform(0, usual)):
+def _wait(child: forked.Child, seconds: float, number: int) -> bool:
+    """Sends a signal after some seconds; False if the command ends before."""
+    if child.wait(seconds):
         return False
-    child.send(signal.SIGTERM)
+    child.send(number)
     return True
 
 
-def _in_a_save(child: forked.Child, draw: random.Random, usual: float) -> bool:
-    if child.wait(draw.uniform(0, 0.02)):
-        return False
-    child.send(signal.SIGTERM)
-    return True
+def _terminate(child: forked.Child, draw: random.Random, usual: float, out: Path) -> bool:
+    return _wait(child, draw.uniform(0, usual), signal.SIGTERM)
 
 
-def _twice(child: forked.Child, draw: random.Random, usual: float) -> bool:
-    sent = _terminate(child, draw, usual)
-    if sent and not child.wait(draw.uniform(0, 0.05)):
-        child.send(signal.SIGTERM)
+def _twice(child: forked.Child, draw: random.Random, usual: float, out: Path) -> bool:
+    sent = _terminate(child, draw, usual, out)
+    if sent:
+        _wait(child, draw.uniform(0, 0.05), signal.SIGTERM)
     return sent
 
 
-def _pause(child: forked.Child, draw: random.Random, usual: float) -> bool:
+def _in_a_save(child: forked.Child, draw: random.Random, usual: float, out: Path) -> bool:
+    for _ in range(draw.randrange(6)):
+        if child.wait(draw.uniform(0, 0.3)):
+            return False
+    while not any(out.rglob("*.draft*")):
+        if child.wait(0):
+            return False
+    return _wait(child, draw.uniform(0, 0.02), signal.SIGTERM)
+
+
+def _pause(child: forked.Child, draw: random.Random, usual: float, out: Path) -> bool:
     sent = False
-    while not child.wait(draw.uniform(0, usual / 2)):
-        child.send(signal.SIGSTOP)
+    while _wait(child, draw.uniform(0, usual / 2), signal.SIGSTOP):
         time.sleep(draw.uniform(0, 2))
         child.send(signal.SIGCONT)
         sent = True
     return sent
 
 
-def _nothing(child: forked.Child, draw: random.Random, usual: float) -> bool:
+def _nothing(child: forked.Child, draw: random.Random, usual: float, out: Path) -> bool:
     return True
 
 
-KINDS = {
-    "SIGTERM": Kind("train", _terminate),
-    "SIGTERM within a save": Kind("train", _in_a_save, saving=True),
-    "SIGTERM twice": Kind("train", _twice, AT_ONCE),
-    "SIGSTOP of train": Kind("train", _pause),
-    "SIGSTOP of evaluate": Kind("evaluate", _pause),
-    "SIGSTOP of prepare": Kind("prepare", _pause),
-    "clock of train": Kind("train", _nothing, CLOCK),
-    "clock of evaluate": Kind("evaluate", _nothing, CLOCK),
-    "clock of prepare": Kind("prepare", _nothing, CLOCK),
-    "other processes": None,
+KINDS: dict[str, tuple[str, Callable[[forked.Child, random.Random, float, Path], bool], str]] = {
+    "SIGTERM": ("train", _terminate, ""),
+    "SIGTERM within a save": ("train", _in_a_save, ""),
+    "SIGTERM twice": ("train", _twice, AT_ONCE),
+    "SIGSTOP of train": ("train", _pause, ""),
+    "SIGSTOP of evaluate": ("evaluate", _pause, ""),
+    "SIGSTOP of prepare": ("prepare", _pause, ""),
+    "clock of train": ("train", _nothing, CLOCK),
+    "clock of evaluate": ("evaluate", _nothing, CLOCK),
+    "clock of prepare": ("prepare", _nothing, CLOCK),
 }
+"""A command; what interrupts it after its first write (False: it ended before); and a prelude, see `forked.Warm.start`."""
 
 
 def _stopped(ended: commands.Ended, began: int, run: Path) -> str:
@@ -130,10 +120,6 @@ def _stopped(ended: commands.Ended, began: int, run: Path) -> str:
     return ""
 
 
-def _prelude(kind: Kind, draw: random.Random, usual: float) -> str:
-    return kind.prelude.format(jump=draw.choice((-86400, 86400)), after=draw.uniform(0, 1.5 * usual))
-
-
 def _durations(folder: Path) -> str:
     """A complaint about a duration in a record that cannot be."""
     for path in folder.rglob("*.jsonl"):
@@ -146,25 +132,22 @@ def _durations(folder: Path) -> str:
 
 def measure(seed: int, count: int, folder: Path) -> Outcome:
     """Interrupts a command `count` times in the way of a number."""
-    name, kind = list(KINDS.items())[seed]
-    if kind is None:
+    if seed == len(KINDS):
         return _other_processes(folder)
-    writer, draw, out, failures = writers.WRITERS[kind.command], random.Random(name), folder / "out", []
+    name, (command, disturb, prelude) = list(KINDS.items())[seed]
+    writer, draw, out, failures = writers.WRITERS[command], random.Random(name), folder / "out", []
     expected = kills.undisturbed(writer, out)
     (module, *argv), interrupted, ways, new = writer.command(out), 0, {}, True
     with forked.Warm(module, folder / "warm") as warm:
-        usual = kills.timed(writer, warm, out)
-        quiet = warm.start(argv).end().err
+        usual, quiet = kills.timed(writer, warm, out)
         while interrupted < count or not new:
             last = interrupted >= count
             if new:
                 writer.begin(out)
-            before, began = forked.look(out), run_folder.latest_step(out / "run")
-            child = warm.start(argv, forked.FROZEN + _prelude(kind, draw, usual))
-            sent = not last and forked.first_write(child, out, before) is not None
-            if sent and kind.saving:
-                sent = _reach(child, draw, lambda: any(out.rglob("*.draft*")))
-            sent = sent and kind.disturb(child, draw, usual)
+            before, began = commands.look(out), run_folder.latest_step(out / "run")
+            jump = prelude.format(jump=draw.choice((-86400, 86400)), after=draw.uniform(0, 1.5 * usual))
+            child = warm.start(argv, forked.FROZEN + jump)
+            sent = not last and forked.first_write(child, out, before) is not None and disturb(child, draw, usual, out)
             ended = child.end()
             interrupted += sent
             way = f"status {ended.status}" + (" at once" if "ended by" in ended.err else "")
@@ -175,8 +158,8 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
                 if ended.err != quiet and "SIGTERM" not in ended.err:
                     wrong = wrong or f"it prints {ended.err[-300:]!r}"
             else:
-                wrong = "" if kind.command == "train" and not last else f"status {ended.status}: {ended.err[-300:]!r}"
-                if not (kind.prelude is CLOCK and UNWRITTEN.fullmatch(ended.err) and ended.status == 2):
+                wrong = "" if command == "train" and not last else f"status {ended.status}: {ended.err[-300:]!r}"
+                if not (prelude is CLOCK and UNWRITTEN.fullmatch(ended.err) and ended.status == 2):
                     wrong = wrong or _stopped(ended, began, out / "run")
             if wrong:
                 failures.append(f"{name}: {wrong}")
@@ -184,23 +167,11 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
     return Outcome(interrupted, failures, {"kind": name, "ways": ways, "undisturbed_seconds": round(usual, 2)})
 
 
-def _reach(child: forked.Child, draw: random.Random, there: Callable[[], bool]) -> bool:
-    """Waits for a random one of the moments at which something is there; False if the command ends before."""
-    for _ in range(draw.randrange(6)):
-        if child.wait(draw.uniform(0, 0.3)):
-            return False
-    while not child.wait(0):
-        if there():
-            return True
-    return False
-
-
 def _other_processes(folder: Path) -> Outcome:
     """A training that goes on four times with other processes and devices."""
     shared = commands.of_test("parallel/test_processes")
-    words = np.random.default_rng(0).integers(100, 999, 3000)
-    (folder / "text.txt").write_text(" ".join(np.base_repr(word, 30).lower() for word in words))
-    (folder / "tiny.py").write_text(shared.CONFIG.format(source=str(folder / "text.txt")))
+    often = {"batch": 8, "context": 32, "checkpoint_every": 10, "optimizer": {"warmup": 5}}
+    (folder / "tiny.py").write_text(made.to_file(made.values(folder) | often))
     steps = "--config.steps=400"
     stages = {
         100: (1, 1, []),
@@ -210,25 +181,14 @@ def _other_processes(folder: Path) -> Outcome:
     }
     failures = []
     for until, (count, devices, mesh) in stages.items():
-        made = shared.start(folder, "run", count, steps, *mesh, devices=devices)
+        started = shared.start(folder, "run", count, steps, *mesh, devices=devices)
         if until < 400:
-            shared.wait_for(made, lambda until=until: shared.reached(folder) >= until - 50)
-            made[0].send_signal(signal.SIGTERM)
-        codes, said = shared.ended(folder, "run", made)
+            shared.wait_for(started, lambda until=until: shared.reached(folder) >= until - 50)
+            started[0].send_signal(signal.SIGTERM)
+        codes, said = shared.ended(folder, "run", started)
         if codes != [errors.AGAIN if until < 400 else 0] * count:
             failures.append(f"to step {until}: {codes}: {said[0][-300:]!r}")
     expected, found = (shared.whole(folder, name, steps)[0] for name in ("alone", "run"))
     if not failures and not np.allclose(found, expected, rtol=1e-4):
         failures.append("other losses than those of one process")
     return Outcome(len(stages), failures, {"kind": "other processes"})
-
-
-FIGURE = Figure(
-    what="commands stopped, continued, terminated, or with a jumping clock: an undisturbed run's result, to the bit",
-    unit="interruptions",
-    wanted=20 * len(KINDS) - 16,
-    part=20,
-    short=1,
-    minutes=40,
-    measure=measure,
-)

@@ -17,28 +17,26 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from endurance import commands, forked, writers
-from endurance.figures import Figure, Outcome
+from endurance.figures import Outcome
 
-
-def difference(expected: Mapping[str, str], found: Mapping[str, str]) -> str:
-    """What differs between the files of two commands; "" if nothing does."""
-    differing = sorted(key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key))
-    return f"{len(differing)} differ, such as {differing[0]}" if differing else ""
+WHAT = "kill -9 after the first write, 50 of each writing command: the final result is that of an undisturbed run"
 
 
 def compare(
-    writer: writers.Writer, expected: Mapping[str, str], out: Path, ended: commands.Ended, *, refuses: bool = False
+    writer: writers.Writer, expected: Mapping[str, object], out: Path, ended: commands.Ended, *, refuses: bool = False
 ) -> str:
     """What is wrong with a command that should have ended well, or, with `refuses`, with status 2; "" if nothing is."""
     if ended.status != 0 and not (refuses and ended.status == 2):
         return f"status {ended.status}: {' '.join(ended.err.split())[-250:]}"
     try:
-        return difference(expected, writer.left(out))
+        found = writer.left(out)
     except Exception as error:  # whatever a kill has left, the harness goes on
         return f"what it leaves cannot be read: {error}"
+    differing = sorted(key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key))
+    return f"{len(differing)} differ, such as {differing[0]}" if differing else ""
 
 
-def undisturbed(writer: writers.Writer, out: Path) -> Mapping[str, str]:
+def undisturbed(writer: writers.Writer, out: Path) -> Mapping[str, object]:
     """What a command leaves as an undisturbed process of its own."""
     writer.begin(out)
     ended = commands.start(writer.command(out))
@@ -46,33 +44,33 @@ def undisturbed(writer: writers.Writer, out: Path) -> Mapping[str, str]:
     return writer.left(out)
 
 
-def timed(writer: writers.Writer, warm: forked.Warm, out: Path) -> float:
-    """The seconds of a forked command from its first write to its end, after a first one has compiled its programs."""
+def timed(writer: writers.Writer, warm: forked.Warm, out: Path) -> tuple[float, str]:
+    """The seconds of a forked command from its first write to its end, once its programs are compiled; and its stderr."""
     for _ in range(2):
         writer.begin(out)
-        before = forked.look(out)
+        before = commands.look(out)
         child = warm.start(writer.command(out)[1:])
         first = forked.first_write(child, out, before)
         ended = child.end()
         assert first and ended.status == 0, ended.err
-    return time.monotonic() - first
+    return time.monotonic() - first, ended.err
 
 
 def measure(seed: int, count: int, folder: Path) -> Outcome:
     """Kills the command of a number `count` times, and compares what it leaves."""
     name, writer = list(writers.WRITERS.items())[seed]
-    draw, out, failures = random.Random(name), folder / "out", []
+    draw, out, outcome = random.Random(name), folder / "out", Outcome()
     expected = undisturbed(writer, out)
     killed = starts = ends = torn = 0
     refuses = False  # an export is complete before its process ends: one that was killed then is not written again
     with forked.Warm(writer.command(out)[0], folder / "warm") as warm:
-        usual = timed(writer, warm, out)
+        usual, _ = timed(writer, warm, out)
         new, last = True, False
         while not last:
             last = killed == count
             if new:
                 writer.begin(out)
-            before, starts = forked.look(out), starts + 1
+            before, starts = commands.look(out), starts + 1
             child = warm.start(writer.command(out)[1:], forked.FROZEN)
             if not last and forked.first_write(child, out, before) and not child.wait(draw.uniform(0, usual)):
                 child.send(signal.SIGKILL)
@@ -82,18 +80,8 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
             if new or last:
                 wrong = compare(writer, expected, out, ended, refuses=refuses)
                 ends, torn = ends + (ended.status == 0), torn + ("torn" in writers.records(out).values())
-                failures += [f"{name}, start {starts}: {wrong}"] if wrong else []
+                outcome.add(f"{name}, start {starts}", wrong)
             refuses = not new and name in ("export", "import")
     counted = {"starts": starts, "ends": ends, "compared": len(expected), "torn": torn}
-    return Outcome(killed, failures, {"command": name, **counted, "undisturbed_seconds": round(usual, 2)})
-
-
-FIGURE = Figure(
-    what="kill -9 after the first write, 50 of each writing command: the final result is that of an undisturbed run",
-    unit="kills",
-    wanted=50 * len(writers.WRITERS),
-    part=50,
-    short=1,
-    minutes=90,
-    measure=measure,
-)
+    outcome.count, outcome.more = killed, {"command": name, **counted, "undisturbed_seconds": round(usual, 2)}
+    return outcome

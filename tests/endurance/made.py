@@ -4,7 +4,7 @@ import atexit
 import functools
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,6 +14,7 @@ from endurance import commands
 from bam_jax.analysis import figures
 from bam_jax.training import loop
 
+SIZES = {"layers": 1, "width": 16, "heads": 2, "hidden": 16}
 SMALL = {
     "encoding": "bam",
     "context": 16,
@@ -21,7 +22,7 @@ SMALL = {
     "steps": 3,
     "log_every": 1,
     "checkpoint_every": 2,
-    "model": {"layers": 1, "width": 16, "heads": 2, "hidden": 16},
+    "model": SIZES,
 }
 EVALUATE = "bam_jax.evaluate --run={run} --eval={measure} --lengths=16 --tokens=64 --no-progress"
 RUN = "run-seed0"
@@ -52,6 +53,23 @@ def to_file(tree: dict) -> str:
     return f"import ml_collections\n\n\ndef get_config():\n    return ml_collections.ConfigDict({tree!r})\n"
 
 
+EXPERIMENT = """
+from bam_jax.evals.perplexity import Perplexity
+from bam_jax.experiments.experiment import Column, Row, Table, tabled
+
+def get_experiment(scale):
+    columns = tuple(Column(str(length), Perplexity((length,), tokens=64)) for length in {lengths})
+    rows = [Row(name, {config!r}, {{"encoding": "alibi"}} if n else {{}}) for n, name in enumerate({rows})]
+    table = Table("Table 1", columns, {{row.label: ("3.0",) * len(columns) for row in rows}})
+    return tabled({title!r}, rows, [table], shared=False)
+"""
+
+
+def experiment(title: str, config: Path, *rows: str, lengths: tuple[int, ...] = (16,)) -> str:
+    """The file of an experiment with a table of perplexities; its first row is the configuration, another one has ALiBi."""
+    return EXPERIMENT.format(title=title, config=str(config), rows=rows, lengths=lengths)
+
+
 def values(folder: Path) -> dict:
     """A small configuration; writes its text into the folder, long enough for all that is measured."""
     path = folder / "text.txt"
@@ -66,10 +84,8 @@ def train(folder: Path, measure: str = "perplexity", **changes: Any) -> Path:
         tree[name] = tree[name] | value if isinstance(value, dict) else value
     (folder / "small.py").write_text(to_file(tree))
     run = folder / "run"
-    well(
-        commands.fill("bam_jax.train --config={folder}/small.py --workdir={run} --no-progress", folder=folder, run=run)
-    )
-    well(commands.fill(EVALUATE, run=run, measure=measure))
+    well("bam_jax.train --config={folder}/small.py --workdir={run} --no-progress", folder=folder, run=run)
+    well(EVALUATE, run=run, measure=measure)
     return run
 
 
@@ -79,15 +95,15 @@ def common() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="endurance-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     train(folder)
-    well(commands.fill("bam_jax.convert --run={folder}/run --export={folder}/exported", folder=folder))
+    well("bam_jax.convert --run={folder}/run --export={folder}/exported", folder=folder)
     return folder
 
 
-def well(command: Sequence[str]) -> commands.Ended:
+def well(template: str, **places: object) -> commands.Ended:
     """Calls a command that must succeed."""
-    ended = commands.call(command)
+    ended = commands.call(commands.fill(template, **places))
     if ended.status != 0:
-        raise RuntimeError(f"{' '.join(command)} ended with {ended.status}: {ended.err}")
+        raise RuntimeError(f"{template} ended with {ended.status}: {ended.err}")
     return ended
 
 

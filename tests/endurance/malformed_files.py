@@ -15,12 +15,13 @@ from pathlib import Path
 import numpy as np
 import zstandard
 from endurance import commands, made
-from endurance.figures import ROOT, Figure, Outcome
+from endurance.figures import ROOT, Outcome
 from safetensors.numpy import save
 
 from bam_jax.experiments import recorded_runs
 from bam_jax.training import bundled, run_folder
 
+WHAT = "damaged files of every format: refused in one line, with nothing overwritten"
 EXPERIMENT = f"""
 from bam_jax.evals.passkey import Passkey
 from bam_jax.experiments.experiment import Experiment, Row
@@ -30,16 +31,7 @@ def get_experiment():
     asked = (Passkey((64, 256), depths=5),)
     return Experiment("Two", (Row("BAM", {str(ROOT / "configs" / "quickstart.py")!r}, {{"steps": 40}}, (0, 1), asked),))
 """
-TABLED = """
-from bam_jax.evals.perplexity import Perplexity
-from bam_jax.experiments.experiment import Column, Row, Table, tabled
-
-
-def get_experiment():
-    columns = (Column("text", Perplexity((16,), tokens=64)),)
-    return tabled("A paper", [Row("BAM", {config!r}, {{}})], [Table("Table 1", columns, {{"BAM": ("9.0",)}})])
-"""
-CLAIMS = """
+CLAIMS = b"""
 title = "Invented"
 
 [[claim]]
@@ -59,19 +51,12 @@ JUDGE = "bam_jax.claims --runs={folder}/runs --scale=toy "
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """A format of files, and a command that reads it.
-
-    Args:
-        files: one of them is damaged.
-        template: the command's words, with the folder of the files, `given`, an empty one, `out`, and that of all else, `folder`.
-        refusal: words of the line that refuses the undamaged files; "": they are accepted.
-        renewed: whether the command rewrites the files that it accepts.
-    """
+    """A format of files, of which one is damaged, and a command that reads it."""
 
     files: dict[str, bytes]
-    template: str
-    refusal: str = ""
-    renewed: bool = False
+    template: str  # with the folder of the files, `given`, an empty one, `out`, and that of all else, `folder`
+    refusal: str = ""  # words of the line that refuses the undamaged files; "": they are accepted
+    renewed: bool = False  # whether the command rewrites the files that it accepts
 
 
 def _prepare(file: str, tokenizer: str = "byte") -> str:
@@ -88,19 +73,16 @@ def _problem(texts: list[str]) -> dict[str, bytes]:
     }
 
 
-@functools.cache
 def formats(folder: Path) -> dict[str, Format]:
     """All formats, by name; what their commands need besides is made in the folder."""
     shared, theirs = commands.of_test("data/test_fuzz"), commands.of_test("convert/test_convert")
-    well = lambda template, given=folder: made.well(commands.fill(template, given=given, out=folder, folder=folder))
+    well = lambda template, given=folder: made.well(template, given=given, out=folder, folder=folder)
 
     # What commands need besides the files of a format, and what they write.
     problem, bert = _problem(shared.TEXTS), commands.contents(ROOT / "tests" / "convert" / "bert_golden")
     bert = {name: bert[name] for name in ("config.json", "model.safetensors", "vocab.txt")}
-    experiment = TABLED.format(config=str(folder / "small.py"))
-    commands.put(
-        folder, {"in.jsonl": shared.LINES, "claims.toml": CLAIMS.encode(), "tabled.py": experiment.encode(), **problem}
-    )
+    experiment = made.experiment("A paper", folder / "small.py", "BAM").encode()
+    commands.put(folder, {"in.jsonl": shared.LINES, "claims.toml": CLAIMS, "tabled.py": experiment, **problem})
     commands.put(folder / "bert", bert)
     shutil.copy(made.common() / "small.py", folder)
     run = made.common() / "run"
@@ -132,44 +114,34 @@ def formats(folder: Path) -> dict[str, Format]:
     bam["model.safetensors"] = save(theirs.bam_weights(draw, "bam_ssmax"))
     told = [{"text": " ".join(f"The tale {n} goes on for {at} days and ends." for at in range(40))} for n in range(30)]
     documents = "".join(json.dumps(record) + "\n" for record in told).encode()
-    return (
-        found
-        | {
-            "prepared folder": Format(
-                commands.contents(folder / "made"),
-                "bam_jax.data.inspect {given} --config.context=16 --no-plot --rows=1",
-            ),
-            "exported weights": Format(weights, "bam_jax.convert --run={given} --export={out}/exported"),
-            "BAM's weights": Format(bam, f"{CONVERT}bam {byte}"),
-            "CABLE's weights": Format(
-                {"model.safetensors": save(theirs.cable_weights(draw))}, f"{CONVERT}cable {byte}"
-            ),
-            "BERT's weights": Format(bert, f"{CONVERT}bert"),
-            "retrieval problem": Format(problem, RETRIEVE.replace("PROBLEM", "{given}") + "{out}/ranked"),
-            "rankings": Format(rankings, f"{retrieve}{{given}}", renewed=True),
-            "documents to question": Format(
-                {"in.jsonl": documents}, "bam_jax.data.make_retrieval --source={given}/in.jsonl --out={out}/problem"
-            ),
-            "prompt": Format(  # read before the command looks for the run, of which there is none
-                {"prompt.txt": "".join(shared.TEXTS[:3]).encode()},
-                "bam_jax.generate --run={out}/none --file={given}/prompt.txt",
-                "/none is not a run",
-            ),
-            "experiment": Format(
-                {"two.py": EXPERIMENT.encode()}, "bam_jax.sweep {given}/two.py --print --runs={out}/runs"
-            ),
-            "records of an experiment": Format(
-                commands.contents(folder / "kept"),
-                "bam_jax.tables {folder}/tabled.py --format=markdown --runs={folder}/runs --records={given}",
-            ),
-            "claims": Format({"claims.toml": CLAIMS.encode()}, f"{JUDGE}{{given}}/claims.toml"),
-            "page of claims": Format(
-                {"claims.md": (folder / "claims.md").read_bytes()},
-                f"{JUDGE}{{folder}}/claims.toml --out={{given}}/claims.md",
-                renewed=True,
-            ),
-        }
-    )
+    prepared, page = commands.contents(folder / "made"), (folder / "claims.md").read_bytes()
+    found |= {
+        "prepared folder": Format(prepared, "bam_jax.data.inspect {given} --config.context=16 --no-plot --rows=1"),
+        "exported weights": Format(weights, "bam_jax.convert --run={given} --export={out}/exported"),
+        "BAM's weights": Format(bam, f"{CONVERT}bam {byte}"),
+        "CABLE's weights": Format({"model.safetensors": save(theirs.cable_weights(draw))}, f"{CONVERT}cable {byte}"),
+        "BERT's weights": Format(bert, f"{CONVERT}bert"),
+        "retrieval problem": Format(problem, RETRIEVE.replace("PROBLEM", "{given}") + "{out}/ranked"),
+        "rankings": Format(rankings, f"{retrieve}{{given}}", renewed=True),
+        "documents to question": Format(
+            {"in.jsonl": documents}, "bam_jax.data.make_retrieval --source={given}/in.jsonl --out={out}/problem"
+        ),
+        "prompt": Format(  # read before the command looks for the run, of which there is none
+            {"prompt.txt": "".join(shared.TEXTS[:3]).encode()},
+            "bam_jax.generate --run={out}/none --file={given}/prompt.txt",
+            "/none is not a run",
+        ),
+        "experiment": Format({"two.py": EXPERIMENT.encode()}, "bam_jax.sweep {given}/two.py --print --runs={out}/runs"),
+        "records of an experiment": Format(
+            commands.contents(folder / "kept"),
+            "bam_jax.tables {folder}/tabled.py --format=markdown --runs={folder}/runs --records={given}",
+        ),
+        "claims": Format({"claims.toml": CLAIMS}, f"{JUDGE}{{given}}/claims.toml"),
+        "page of claims": Format(
+            {"claims.md": page}, f"{JUDGE}{{folder}}/claims.toml --out={{given}}/claims.md", renewed=True
+        ),
+    }
+    return found
 
 
 def spoilt(contents: bytes, chance: random.Random) -> bytes:
@@ -224,39 +196,24 @@ def _field_changed(contents: bytes, value: str, chance: random.Random) -> bytes:
 
 def measure(seed: int, count: int, folder: Path) -> Outcome:
     (folder / "common").mkdir()
-    known, failures = formats(folder / "common"), []
+    known, outcome = formats(folder / "common"), Outcome()
     refused = dict.fromkeys(known, 0)
     given, out = folder / "given", folder / "out"
     for number in (*range(-len(known), 0), *range(count)):  # the negative ones are undamaged
         name = list(known)[number % len(known)]
-        chance = random.Random(f"{seed} {number}")
-        file = chance.choice(sorted(known[name].files))
-        contents = known[name].files[file] if number < 0 else spoilt(known[name].files[file], chance)
-        commands.put(given, known[name].files | {file: contents})
+        format, chance = known[name], random.Random(f"{seed} {number}")
+        file = chance.choice(sorted(format.files))
+        contents = format.files[file] if number < 0 else spoilt(format.files[file], chance)
+        commands.put(given, format.files | {file: contents})
         out.mkdir()
-        before = commands.snapshot(given)
-        ended = commands.call(commands.fill(known[name].template, given=given, out=out, folder=folder / "common"))
-        wrong = commands.complaint(ended)
-        refusal = known[name].refusal
-        as_known = refusal in ended.err if refusal else ended.status == 0
+        command = commands.fill(format.template, given=given, out=out, folder=folder / "common")
+        ended, wrong = commands.judge(command, given, read_only=not format.renewed)
+        as_known = format.refusal in ended.err if format.refusal else ended.status == 0
         if not wrong and number < 0 and not as_known:
             wrong = f"undamaged, it ends with {ended.status}: {ended.err}"
-        if not wrong and (ended.status or not known[name].renewed) and commands.snapshot(given) != before:
-            wrong = "a file that is read is another afterwards"
-        if wrong:
-            failures.append(f"{name}, {file}, seed {seed}, case {number}: {wrong}")
+        outcome.add(f"{name}, {file}, seed {seed}, case {number}", wrong)
         refused[name] += number >= 0 and ended.status == 2 and not as_known
         shutil.rmtree(given)
         shutil.rmtree(out)
-    return Outcome(count, failures, {"formats": len(known), "refused": refused})
-
-
-FIGURE = Figure(
-    what="damaged files of every format: refused in one line, with nothing overwritten",
-    unit="files",
-    wanted=2000,
-    part=250,
-    short=31,
-    minutes=10,
-    measure=measure,
-)
+    outcome.count, outcome.more = count, {"formats": len(known), "refused": refused}
+    return outcome

@@ -9,17 +9,14 @@ import shutil
 from pathlib import Path
 
 from endurance import commands, made
-from endurance.figures import Figure, Outcome
+from endurance.figures import Outcome
 from endurance.malformed_files import spoilt
 
+WHAT = "damaged runs: refused in one line, with nothing overwritten"
 COMMANDS = {
     "train": made.OPENERS["resume"],
     "finished": "bam_jax.train --config={folder}/small.py --workdir={run} --no-progress",
-    "start": made.OPENERS["start"],
-    "export": made.OPENERS["export"],
-    "layout": made.OPENERS["layout"],
-    "evaluate": made.OPENERS["evaluate"],
-    "generate": made.OPENERS["generate"],
+    **{name: made.OPENERS[name] for name in ("start", "export", "layout", "evaluate", "generate")},
 }
 CASES = [(name, of) for name in COMMANDS for of in ("run", "exported") if (name, of) != ("train", "exported")]
 """A command and what it opens: training does not resume in an exported folder; in a finished one it has nothing to do."""
@@ -61,7 +58,7 @@ def _damage(run: Path, name: str, files: dict[str, bytes], chance: random.Random
 
 def measure(seed: int, count: int, folder: Path) -> Outcome:
     """Opens each kind of run undamaged, and `count` damaged ones."""
-    common, failures, refused = made.common(), [], dict.fromkeys(COMMANDS, 0)
+    common, outcome, refused = made.common(), Outcome(), dict.fromkeys(COMMANDS, 0)
     files = {of: commands.contents(common / of) for of in ("run", "exported")}
     run, out = folder / "run", folder / "out"
     for number in (*range(-len(CASES), 0), *range(count)):  # the negative ones are undamaged
@@ -72,26 +69,12 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
         else:
             done = damage(run, files[of], random.Random(f"{seed} {number}"))
         out.mkdir()
-        before = commands.snapshot(run)
         with made.before_first_step():
-            ended = commands.call(commands.fill(COMMANDS[name], folder=common, run=run, out=out))
-        wrong = commands.complaint(ended, (0,) if number < 0 else (0, 2))
-        if not wrong and ended.status == 2 and commands.snapshot(run) != before:
-            wrong = "refused, and the run is another"
-        if wrong:
-            failures.append(f"{name}, {of} after {done} (seed {seed}, case {number}): {wrong}")
+            command = commands.fill(COMMANDS[name], folder=common, run=run, out=out)
+            ended, wrong = commands.judge(command, run, (0,) if number < 0 else (0, 2))
+        outcome.add(f"{name}, {of} after {done} (seed {seed}, case {number})", wrong)
         refused[name] += ended.status == 2
         shutil.rmtree(run)
         shutil.rmtree(out)
-    return Outcome(count, failures, {"refused": refused})
-
-
-FIGURE = Figure(
-    what="damaged runs: refused in one line, with nothing overwritten",
-    unit="runs",
-    wanted=500,
-    part=100,
-    short=6,
-    minutes=20,
-    measure=measure,
-)
+    outcome.count, outcome.more = count, {"refused": refused}
+    return outcome

@@ -16,28 +16,26 @@ import sys
 from pathlib import Path
 
 from endurance import made
-from endurance.figures import ROOT, Figure, Outcome
+from endurance.figures import ROOT, Outcome
 
 from bam_jax import config as configs
 from bam_jax.training import loop
 
-GROWTH = 2**25
-"""Bytes that the memory may differ by, between the second tenth of the steps and the last."""
-MORE = 4
-"""Descriptors and threads that may be there more."""
+WHAT = "steps of one training with 50 checkpoints: memory within 32 MiB, descriptors and threads within 4"
+ALLOWED = {"mib": 32, "descriptors": 4, "threads": 4}  # more in the last tenth of the steps than in the second
 ENTRY = f"import sys; sys.path[0] = {str(ROOT / 'tests')!r}; from endurance import memory; memory.train(*sys.argv[1:])"
 
 
-def held() -> tuple[int, int, int]:
-    """This process's resident bytes, descriptors and threads."""
+def held() -> list[float]:
+    """This process's resident MiB, descriptors and threads."""
     ctypes.CDLL(None).malloc_trim(0)
     resident = re.search(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return int(resident[1]) * 1024, len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+    return [int(resident[1]) / 1024, len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))]
 
 
 def train(config: str, folder: str, count: str) -> None:
     """Trains `count` steps, and writes what this process held at 500 of them to `held.json`."""
-    seen: list[tuple[int, int, int]] = []
+    seen: list[list[float]] = []
 
     def look(step: int) -> bool:
         if step % max(1, int(count) // 500) == 0:
@@ -58,25 +56,12 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
     seen = json.loads((folder / "held.json").read_text())
     parts = [seen[len(seen) * n // 10 : len(seen) * (n + 1) // 10] for n in range(10)]
     tenths = [[*map(min, zip(*part, strict=True))] for part in parts]  # between two checkpoints
-    failures = []
-    for name, before, after, more in zip(
-        ("bytes", "descriptors", "threads"), tenths[1], tenths[-1], (GROWTH, MORE, MORE), strict=True
-    ):
-        if after > before + more:
-            failures.append(f"{name}: {before:,} in the second tenth, {after:,} in the last")
-    numbers = lambda values: {"mib": values[0] // 2**20, "descriptors": values[1], "threads": values[2]}
-    mib = [values[0] / 2**20 for values in tenths[1:]]
-    slope = statistics.linear_regression(range(len(mib)), mib).slope * 10 / count  # of a tenth
-    more = {"second_tenth": numbers(tenths[1]), "last_tenth": numbers(tenths[-1])}
-    return Outcome(count, failures, more | {"mib_per_10000_steps": round(slope * 10_000, 2)})
-
-
-FIGURE = Figure(
-    what=f"steps of one training with 50 checkpoints: memory within {GROWTH // 2**20} MiB, descriptors and threads within {MORE}",
-    unit="steps",
-    wanted=50_000,
-    part=50_000,
-    short=1000,
-    minutes=10,
-    measure=measure,
-)
+    second, last = (dict(zip(ALLOWED, map(int, tenths[n]), strict=True)) for n in (1, -1))
+    mib = [values[0] for values in tenths[1:]]
+    slope = statistics.linear_regression(range(9), mib).slope * 10 / count  # of a tenth
+    more = {"second_tenth": second, "last_tenth": last, "mib_per_10000_steps": round(slope * 1e4, 2)}
+    outcome = Outcome(count, [], more)
+    for name, allowed in ALLOWED.items():
+        if last[name] > second[name] + allowed:
+            outcome.failures.append(f"{name}: {second[name]:,} in the second tenth, {last[name]:,} in the last")
+    return outcome

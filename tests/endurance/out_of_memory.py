@@ -8,14 +8,12 @@ without a traceback.
 from pathlib import Path
 
 from endurance import commands, made, writers
-from endurance.figures import Figure, Outcome
+from endurance.figures import FIGURES, Outcome
 
-LIMIT = 8 * 2**30
-"""Bytes of address space of a command that asks for too much; threads and libraries of one that needs little take some 3 GiB."""
-LIMITS = (1024, 3072, 4096, 6144)
-"""MiB of address space of a command that needs little."""
-LACK = "error: not enough memory ("
-"""The beginning of the line."""
+WHAT = "commands short of memory: success, or one line that says so"
+LIMIT = 8 * 2**30  # bytes of address space of a command that asks for too much; threads and libraries take some 3 GiB
+LIMITS = (1024, 3072, 4096, 6144)  # MiB of address space of a command that needs little
+LACK = "error: not enough memory ("  # the beginning of the line
 TRAIN = "bam_jax.train --config={folder}/small.py --workdir={out}/new --no-progress "
 LARGE = {
     "a batch that is too large": f"{TRAIN} --config.batch={2**22}",
@@ -29,8 +27,8 @@ CASES = [*LARGE, *((name, limit) for name in writers.WRITERS for limit in LIMITS
 
 
 def measure(seed: int, count: int, folder: Path) -> Outcome:
-    failures, said, well = [], {}, {}
-    for number, case in enumerate(CASES[seed * PART :][:count]):
+    outcome, said, well = Outcome(), {}, {}
+    for number, case in enumerate(CASES[seed * FIGURES["out_of_memory"].part :][:count]):
         out = folder / f"{number}"
         if case in LARGE:
             out.mkdir()
@@ -46,19 +44,6 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
             ended = commands.start(writer.command(out), limit * 2**20)
             wrong = commands.complaint(ended, (0, 1, 2) if name == "sweep" else (0, 2))
             well[f"{name}, {limit} MiB"] = "yes" if ended.status == 0 else "no"
-        if wrong:
-            failures.append(f"{case}: {wrong}")
-    groups = {"said": said, "ended_well": well}
-    return Outcome(len(said) + len(well), failures, {name: group for name, group in groups.items() if group})
-
-
-PART = 12
-FIGURE = Figure(
-    what="commands short of memory: success, or one line that says so",
-    unit="commands",
-    wanted=len(CASES),
-    part=PART,
-    short=1,
-    minutes=15,
-    measure=measure,
-)
+        outcome.add(f"{case}", wrong)
+    outcome.more = {name: group for name, group in (("said", said), ("ended_well", well)) if group}
+    return outcome

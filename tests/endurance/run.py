@@ -7,6 +7,7 @@ python tests/endurance/run.py --page                # generates the tables of do
 """
 
 import argparse
+import atexit
 import functools
 import os
 import sys
@@ -17,7 +18,8 @@ from pathlib import Path
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 sys.path[0] = str(Path(__file__).parents[1])
 
-from endurance import figures, page  # noqa: E402
+import jax  # noqa: E402
+from endurance import figures  # noqa: E402
 
 from bam_jax.system import git  # noqa: E402
 
@@ -26,35 +28,37 @@ log = functools.partial(print, flush=True)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(figures.NAMES))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(figures.FIGURES))
     parser.add_argument("--short", action="store_true", help="few cases, no record")
-    parser.add_argument(
-        "--parts", help="only these parts, such as 0,1, so that several processes share a figure's work"
-    )
+    parser.add_argument("--parts", help="such as 0,1: only these, so that several processes share a figure's work")
     parser.add_argument("--cases", type=int, help="with --short: this many cases")
     parser.add_argument("--page", action="store_true", help="only generate the tables of docs/reliability.md")
     given = parser.parse_args()
     if given.page:
-        page.PAGE.write_text(page.generate(page.PAGE.read_text()))
+        figures.PAGE.write_text(figures.generate(figures.PAGE.read_text()))
         return
-    if unknown := set(given.names) - set(figures.NAMES):
-        parser.error(f"unknown figure {min(unknown)!r}; there are {', '.join(figures.NAMES)}")
+    if unknown := set(given.names) - figures.FIGURES.keys():
+        parser.error(f"unknown figure {min(unknown)!r}; there are {', '.join(figures.FIGURES)}")
     if not given.short and str(git.describe()).endswith("-dirty"):
         parser.error("this code has changes that no commit holds; commit them, or measure a clone")
+    programs = tempfile.TemporaryDirectory()
+    atexit.register(programs.cleanup)
+    jax.config.update("jax_compilation_cache_dir", programs.name)  # many cases compile the same
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_num_cpu_devices", 4)  # of a ring
     parts = None if given.parts is None else [int(part) for part in given.parts.split(",")]
     failed = 0
-    for name in given.names or figures.NAMES:
-        figure = figures.find(name)
+    for name in given.names or figures.FIGURES:
+        figure, module = figures.FIGURES[name], figures.module(name)
         count = (given.cases or figure.short) if given.short else figure.wanted
-        duration = "" if given.short else f", about {figure.minutes} minutes in all"
-        log(f"{name}: {figure.what}: {count:,} {figure.unit}{duration}")
+        log(f"{name}: {module.WHAT}: {count:,} {figure.unit}")
         try:
             if not given.short:
-                failed += figures.measure(name, figure, log, parts=parts)
+                failed += figures.measure(name, figure, module.measure, log, parts=parts)
                 continue
             with tempfile.TemporaryDirectory() as folder:
-                outcome = figure.measure(0, count, Path(folder))
-            log(f"{name}: {outcome.count} {figure.unit}, {len(outcome.failures)} failed {dict(outcome.more)}")
+                outcome = module.measure(0, count, Path(folder))
+            log(f"{name}: {outcome.count} {figure.unit}, {len(outcome.failures)} failed {outcome.more}")
             for failure in outcome.failures:
                 log(f"{name}:   {failure}")
             failed += len(outcome.failures)

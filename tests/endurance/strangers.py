@@ -11,7 +11,6 @@ import functools
 import importlib
 import itertools
 import json
-import math
 import shutil
 import sys
 from pathlib import Path
@@ -19,9 +18,10 @@ from typing import Any
 from unittest import mock
 
 from endurance import commands, made
-from endurance.figures import Figure, Outcome
+from endurance.figures import Outcome
 from endurance.writers import CLAIMS
 
+WHAT = "strangers' runs that name code and addresses, opened by every command: nothing imported, started or fetched"
 TRAP = b"""
 import pathlib
 (pathlib.Path(__file__).parent / "ran").write_text("x")
@@ -32,45 +32,31 @@ class Enc(NoPE):
 TRAPS = dict.fromkeys(("evilmod.py", "evilmod/__init__.py", "evilmod/inner.py"), TRAP)
 NAMES = ("evilmod:Enc", "evilmod.inner:Enc", "os:system", "./evilmod.py:Enc", "rope:window=8/evilmod:Enc")
 CHANGES: dict[str, dict[str, dict[str, str]]] = {
-    "encoding": {"config.json": {"encoding": "{}"}},
-    "encoding's option": {"config.json": {"encoding_options.init": "{}"}},
-    "tokenizer": {"config.json": {"data.tokenizer": "{}"}, "tokenizer/identity.json": {"spec": "{}", "name": "{}"}},
-    "tokenizer's file": {
-        "config.json": {"data.tokenizer": "bpe:{}"},
-        "tokenizer/identity.json": {"spec": "bpe:{}", "name": "{}"},
-    },
-    "source": {"config.json": {"data.source": "tfds:{}"}},
-    "held-out source": {"config.json": {"data.held_out_source": "{}://corpus"}},
-    "source's address": {"config.json": {"data.source": "http://localhost:9/{}"}},
-    "start": {"config.json": {"start": "{}"}},
-    "logger": {"config.json": {"logger": "{}"}},
-    "task": {"config.json": {"data.task": "{}"}},
-    "record": {"results.jsonl": {"overrides.encoding": "{}"}},
+    name: {"config.json": fields}
+    for name, fields in {
+        "encoding": {"encoding": "{}"},
+        "encoding's option": {"encoding_options.init": "{}"},
+        "tokenizer": {"data.tokenizer": "{}"},
+        "tokenizer's file": {"data.tokenizer": "bpe:{}"},
+        "source": {"data.source": "tfds:{}"},
+        "held-out source": {"data.held_out_source": "{}://corpus"},
+        "source's address": {"data.source": "http://localhost:9/{}"},
+        "start": {"start": "{}"},
+        "logger": {"logger": "{}"},
+        "task": {"data.task": "{}"},
+    }.items()
 }
+CHANGES["tokenizer"]["tokenizer/identity.json"] = {"spec": "{}", "name": "{}"}
+CHANGES["tokenizer's file"]["tokenizer/identity.json"] = {"spec": "bpe:{}", "name": "{}"}
+CHANGES["record"] = {"results.jsonl": {"overrides.encoding": "{}"}}
 """Fields of a run's files, and what is put there of a name."""
+# Cases between one and the next, of no divisor in common with their number: few of them have something of all.
 STRIDE = 331
-"""Cases between one and the next, of no divisor in common with their number, so that few of them have something of all."""
-KINDS = dict.fromkeys(made.OPENERS, "decoder") | dict.fromkeys(("retrieve", "retrieval_speed"), "encoder")
-"""The kind of the run that each command opens."""
-MINE = """
-from bam_jax.evals.perplexity import Perplexity
-from bam_jax.experiments.experiment import Column, Row, Table, tabled
-
-def get_experiment(scale):
-    table = Table("Table 1", (Column("16", Perplexity((16,), tokens=32)),), {{"Run": ("3.0",)}})
-    return tabled("Mine", [Row("Run", {config!r})], [table], shared=False)
-"""
-HEARD = {
-    "import": 0,
-    "exec": 0,
-    "os.system": 0,
-    "os.exec": 0,
-    "os.posix_spawn": 0,
-    "subprocess.Popen": 1,
-    "socket.getaddrinfo": 0,
-    "socket.connect": 1,
-}
-"""Events of Python's, and which of their values tells what it was."""
+ENCODER = ("retrieve", "retrieval_speed")
+"""Commands that open an encoder; the others open a decoder."""
+FIRST = ("import", "exec", "os.system", "os.exec", "os.posix_spawn", "socket.getaddrinfo")
+SECOND = ("subprocess.Popen", "socket.connect")
+"""Events of Python's whose first, or second, value tells what it was."""
 
 _heard: set[str] = set()
 
@@ -80,8 +66,8 @@ def _listen() -> None:
     """Hears of these events from now on, once in a process."""
 
     def hear(event: str, given: tuple[Any, ...]) -> None:
-        if event in HEARD:
-            what = given[HEARD[event]]
+        if event in FIRST or event in SECOND:
+            what = given[event in SECOND]
             _heard.add(f"{event} {getattr(what, 'co_filename', what)}")
 
     sys.addaudithook(hear)
@@ -89,7 +75,7 @@ def _listen() -> None:
 
 def write_inputs(folder: Path) -> None:
     """Writes what commands read besides a run."""
-    (folder / "mine.py").write_text(MINE.format(config=str(folder / "small.py")))
+    (folder / "mine.py").write_text(made.experiment("Mine", folder / "small.py", "Run"))
     (folder / "claims.toml").write_text(CLAIMS.format(paper="Mine", file="mine", row="Run"))
     asked = {"query_id": "q", "query": "a", "positive_passages": [{"docid": "d"}]}
     for name, record in (("corpus", {"docid": "d", "text": "a b"}), ("queries", asked)):
@@ -133,50 +119,37 @@ def _open(
 
 
 def measure(seed: int, count: int, folder: Path) -> Outcome:
-    failures, refused, opened = [], 0, list(itertools.product(NAMES, CHANGES, made.OPENERS))
-    assert math.gcd(STRIDE, len(opened)) == 1
+    outcome, refused, cases = Outcome(), 0, list(itertools.product(NAMES, CHANGES, made.OPENERS))
     write_inputs(folder)
+    importlib.import_module("tokenizers")  # of every run whose tokenizer has a file
+    changes = {"measure": "masked_perplexity", "model": {"causal": False}, "data": {"task": "masked"}}
+    (folder / "encoder").mkdir()
+    encoder = commands.contents(made.train(folder / "encoder", ssmax="on", **changes))
+    decoder = commands.contents(made.train(folder, ssmax="on"))  # its configuration is one that commands name
+    _listen()
 
-    @functools.cache
-    def trained(kind: str) -> dict[str, bytes]:
-        place = folder if kind == "decoder" else folder / kind
-        place.mkdir(exist_ok=True)
-        changes = {"measure": "masked_perplexity", "model": {"causal": False}, "data": {"task": "masked"}}
-        return commands.contents(made.train(place, ssmax="on", **(changes if kind == "encoder" else {})))
+    def give(command: str, *change: str) -> tuple[commands.Ended, set[str]]:
+        return _open(command, encoder if command in ENCODER else decoder, folder, *change)
 
     @functools.cache
     def harmless(command: str) -> set[str]:
         """The events of a command on the unchanged run."""
-        ended, heard = _open(command, trained(KINDS[command]), folder)
+        ended, heard = give(command)
         if wrong := commands.complaint(ended, (0,)):
-            failures.append(f"{command} of the unchanged run: {wrong}")
+            outcome.failures.append(f"{command} of the unchanged run: {wrong}")
         return heard
 
-    importlib.import_module("tokenizers")  # of every run whose tokenizer has a file
-    trained("decoder")  # writes the configuration that other commands name
-    _listen()
     for number in range(seed * count, (seed + 1) * count):
-        name, change, command = opened[number * STRIDE % len(opened)]
+        name, change, command = cases[number * STRIDE % len(cases)]
         usual = harmless(command)
-        ended, heard = _open(command, trained(KINDS[command]), folder, change, name)
+        ended, heard = give(command, change, name)
         wrong = commands.complaint(ended)
         if heard - usual:
             wrong = f"it does what it does with no other run: {sorted(heard - usual)[:4]}"
-        if wrong:
-            failures.append(f"{command} of a run whose {change} is {name!r}: {wrong}")
+        outcome.add(f"{command} of a run whose {change} is {name!r}", wrong)
         refused += ended.status == 2
-    _, heard = _open("generate", trained("decoder"), folder, "encoding", "evilmod:Enc", "--allow=evilmod")
+    _, heard = give("generate", "encoding", "evilmod:Enc", "--allow=evilmod")
     if not {"import evilmod", "trap evilmod/ran"} <= heard:
-        failures.append(f"of a module that is allowed the harness hears only {sorted(heard)}")
-    return Outcome(count, failures, {"refused": refused, "commands": len(made.OPENERS), "all_cases": len(opened)})
-
-
-FIGURE = Figure(
-    what="strangers' runs that name code and addresses, opened by every command: nothing imported, started or fetched",
-    unit="runs",
-    wanted=400,
-    part=100,
-    short=6,
-    minutes=15,
-    measure=measure,
-)
+        outcome.failures.append(f"of a module that is allowed the harness hears only {sorted(heard)}")
+    outcome.more = {"refused": refused, "commands": len(made.OPENERS), "all_cases": len(cases)}
+    return outcome

@@ -14,29 +14,8 @@ from bam_jax.experiments.experiment_json import DESCRIPTION
 from bam_jax.experiments.sweep import Sweep
 from bam_jax.system import files, jsonl
 
-VARYING = {
-    "seconds",
-    "tokens_per_second",
-    "time",
-    "peak_bytes",
-    "started",
-    "ended",
-    "command",
-    "commit",
-    "machine",
-    "crc32",
-}
+VARYING = "seconds tokens_per_second time peak_bytes started ended command commit machine crc32".split()
 """Fields of records that differ between runs; the checksum is that of the others."""
-TABLED = """
-from bam_jax.evals.perplexity import Perplexity
-from bam_jax.experiments.experiment import Column, Row, Table, tabled
-
-def get_experiment(scale):
-    columns = [Column(str(length), Perplexity((length,), tokens=64)) for length in (4, 8, 12, 16)]
-    table = Table("Table 1", tuple(columns), {{"One": ("3.0",) * 4, "Two": ("3.0",) * 4}})
-    rows = [Row("One", {config!r}, {{}}), Row("Two", {config!r}, {{"encoding": "alibi"}})]
-    return tabled("Tabled", rows, [table], shared=False)
-"""
 CLAIMS = """
 paper = "{paper}"
 [tables]
@@ -50,17 +29,11 @@ checks = [{{ is = "bound", table = "table1", columns = "16", rows = "{row}", lea
 
 @dataclasses.dataclass(frozen=True)
 class Writer:
-    """A command that writes.
-
-    Args:
-        template: its words, with the folder that it writes, `out`, and that of its inputs, `given`.
-        left: what it leaves in the folder, as texts by name.
-        copied: names of inputs that lie in the folder it writes.
-    """
+    """A command that writes a folder, `out`, from inputs, `given`."""
 
     template: str
-    left: Callable[[Path], Mapping[str, str]]
-    copied: tuple[str, ...] = ()
+    left: Callable[[Path], Mapping[str, object]]  # what it leaves in the folder, by name
+    copied: tuple[str, ...] = ()  # inputs that lie in the folder it writes
 
     def command(self, out: Path) -> list[str]:
         return commands.fill(self.template, out=out, given=inputs())
@@ -94,12 +67,12 @@ def trained(folder: Path) -> dict[str, str]:
     return {**records(folder), **{f"{run.name}: model": flipped.model(run) for run in runs}}
 
 
-def _files(out: Path) -> dict[str, str]:
+def _files(out: Path) -> dict[str, bytes]:
     """All files except the drafts that killed processes leave, which are removed a day later."""
-    return {name: bits for name, bits in commands.snapshot(out).items() if not name.endswith(files.DRAFT)}
+    return {name: bits for name, bits in commands.contents(out).items() if not name.endswith(files.DRAFT)}
 
 
-def _rankings(out: Path) -> dict[str, str]:
+def _rankings(out: Path) -> dict[str, bytes]:
     return {name: bits for name, bits in _files(out).items() if name.endswith((".run", ".npy"))}
 
 
@@ -152,22 +125,24 @@ def inputs() -> Path:
     ]
     (given / "queries.jsonl").write_text("".join(json.dumps(line) + "\n" for line in asked))
     values = made.values(given)
-    encoder = {
-        "encoding": "alibi",
-        "model": values["model"] | {"causal": False},
-        "data": values["data"] | {"task": "masked"},
+    masked = {"model": values["model"] | {"causal": False}, "data": values["data"] | {"task": "masked"}}
+    kinds = {
+        "long": {"steps": 60, "checkpoint_every": 5},
+        "encoder": {"encoding": "alibi", **masked},
+        "decoder": {"steps": 4},
     }
-    kinds = {"long": {"steps": 60, "checkpoint_every": 5}, "encoder": encoder, "decoder": {"steps": 4}}
-    well = lambda template, **places: made.well(commands.fill(template, given=given, **places))
     for name, changes in kinds.items():
         (given / f"{name}.py").write_text(made.to_file({**values, **changes}))
     for name in ("encoder", "decoder"):
-        well("bam_jax.train --config={given}/{name}.py --workdir={given}/{name} --no-progress", name=name)
-    well("bam_jax.convert --layout=bam --run={given}/decoder --export={given}/theirs")
-    (given / "tabled.py").write_text(TABLED.format(config=str(given / "decoder.py")))
+        made.well(
+            "bam_jax.train --config={given}/{name}.py --workdir={given}/{name} --no-progress", given=given, name=name
+        )
+    made.well("bam_jax.convert --layout=bam --run={given}/decoder --export={given}/theirs", given=given)
+    tabled = made.experiment("Tabled", given / "decoder.py", "One", "Two", lengths=(4, 8, 12, 16))
+    (given / "tabled.py").write_text(tabled)
     (given / "claims.toml").write_text(CLAIMS.format(paper="Tabled", file="tabled", row="One"))
     for row in ("one-seed0", "two-seed0"):  # in this process; a sweep of both starts one for each
-        well("bam_jax.sweep {given}/tabled.py --runs={given}/runs --only={row}", row=row)
+        made.well("bam_jax.sweep {given}/tabled.py --runs={given}/runs --only={row}", given=given, row=row)
     runs = given / "runs"
     (runs / DESCRIPTION).write_text(jsonl.document(Sweep.load([str(given / "tabled.py")], runs=runs).describe(), 2))
     return given
