@@ -256,7 +256,7 @@ def test_a_sample_is_of_the_very_size_and_no_text_is_on_both_sides(tmp_path, dec
     texts = [text for text in words(60) for _ in range(5)]
     random.Random(1).shuffle(texts)
     source = corpus(tmp_path / "in", [*texts, "", " "])
-    for held_out, train in ((9, 102), (0, 3), (50, None), (100, 1000)):
+    for held_out, train in ((9, 101), (0, 3), (50, None), (100, 1000)):
         out = tmp_path / f"{held_out} {train}"
         run(source, out, f"--holdout-records={held_out}", *([f"--sample-records={train}"] if train else []))
         split = [decoded(out, name) for name in SPLITS]
