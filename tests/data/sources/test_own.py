@@ -88,3 +88,9 @@ def test_the_corpus_of_python_is_prepared_too(monkeypatch, decoded):
     monkeypatch.setitem(CORPORA, "stdlib", small)
     prepare.main(["--preset=stdlib", "--tokenizer=byte", "--out=out", "--workers=0"])
     assert decoded("out") == ["some text", "more"]
+
+
+def test_other_splits_are_held_out_already(monkeypatch, decoded):
+    monkeypatch.setitem(CORPORA, "verses", dataclasses.replace(VERSES, splits={"test": ("*",)}, holdout_records=1))
+    prepare.main(["--preset=verses", "--split=test", "--out=out", "--workers=0"])
+    assert decoded("out") == WANTED["verses"]
