@@ -1,4 +1,4 @@
-"""A mask's limits against the definition of who sees whom, for pairs, for tiles of kernels, and for blocks."""
+"""A mask's limits against the definition of who sees whom: pairs, tiles of kernels, blocks, and SSMax's count of keys."""
 
 import dataclasses
 
@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bam_jax import biases
-from bam_jax.attention import EMPTY, Mask, Scoring, Tokens
+from bam_jax.attention import EMPTY, Mask, Scoring, Tokens, document_count
 from bam_jax.attention.logits import tile
 from bam_jax.attention.logits.extents import Extents, possibly_visible, wholly_visible
 from bam_jax.attention.logits.mask import visible
@@ -28,8 +30,11 @@ def sides(rng, packed):
         return Tokens(jnp.asarray(position), None if segment is None else jnp.asarray(segment))
 
     queries = side()
-    sees_to = jnp.where(rng.random((B, T)) < 0.3, np.iinfo(np.int32).max, queries.position + rng.integers(0, 3))
-    return dataclasses.replace(queries, sees_to=sees_to if rng.random() < 0.5 else None), side()
+    limits = {
+        "sees_from": queries.position // 4 * 4 - 1,
+        "sees_to": jnp.where(rng.random((B, T)) < 0.3, np.iinfo(np.int32).max, queries.position + rng.integers(-6, 3)),
+    }
+    return dataclasses.replace(queries, **{name: x for name, x in limits.items() if rng.random() < 0.5}), side()
 
 
 def extents(scoring):
@@ -38,18 +43,20 @@ def extents(scoring):
 
 
 def by_definition(queries, keys, mask):
-    i, j = (np.asarray(x.position, np.int64) for x in (queries, keys))
-    i, j = i[:, :, None], j[:, None]
-    seen = (i != EMPTY) & (j != EMPTY)
-    if queries.sees_to is not None:
-        seen &= j <= np.asarray(queries.sees_to)[:, :, None]
+    """Which keys each query sees, [B, T, S]."""
+    column = lambda x: None if x is None else np.asarray(x, np.int64)[:, :, None]
+    row = lambda x: np.asarray(x, np.int64)[:, None]
+    i, j, first, last = column(queries.position), row(keys.position), column(queries.sees_from), column(queries.sees_to)
+    near = (i - j if mask.causal else abs(i - j)) < (mask.window or np.inf)
+    near = near & (True if first is None else j >= first)
+    seen = (i != EMPTY) & (j != EMPTY) & (near | (j < mask.sink_tokens))
+    if last is not None:
+        seen = seen & (j <= last)
     elif mask.causal:
-        seen &= j <= i
-    if mask.window is not None:
-        seen &= (i - j if mask.causal else abs(i - j)) < mask.window
+        seen = seen & (j <= i)
     if queries.segment is not None:
-        own, other = np.asarray(queries.segment)[:, :, None], np.asarray(keys.segment)[:, None]
-        seen &= (own == other) & (own > 0)
+        own, other = column(queries.segment), row(keys.segment)
+        seen = seen & (own == other) & (own > 0)
     return seen
 
 
@@ -60,6 +67,9 @@ def test_pairs_tiles_and_blocks_see_what_the_definition_says(mask, packed, rng):
         queries, keys = sides(rng, packed)
         wanted = by_definition(queries, keys, mask)
         np.testing.assert_array_equal(visible(queries, keys, mask), wanted)
+        if mask.causal and mask.window:
+            sinks = dataclasses.replace(mask, sink_tokens=2)
+            np.testing.assert_array_equal(visible(queries, keys, sinks), by_definition(queries, keys, sinks))
         scoring = Scoring(biases.Uniform(), queries, keys, mask=mask)
         of_tile, across = tile.sides(scoring)
         down = jax.tree.map(lambda x: x[:, 0, 0, :, None], of_tile)
@@ -81,3 +91,48 @@ def test_blocks_of_one_row_are_told_exactly(mask):
     blocks = by_definition(tokens, tokens, mask).reshape(T // BLOCK, BLOCK, T // BLOCK, BLOCK)
     np.testing.assert_array_equal(possibly_visible(*extents(scoring)), blocks.any((1, 3)))
     np.testing.assert_array_equal(wholly_visible(*extents(scoring)), blocks.all((1, 3)))
+
+
+WINDOWS = st.integers(1, T + 2)
+ANY = st.builds(Mask, st.booleans(), st.none() | WINDOWS) | st.builds(Mask, st.just(True), WINDOWS, st.integers(0, T))
+CUTS = st.lists(st.integers(1, T), min_size=2, max_size=2)
+LIMITS = st.lists(st.sampled_from(["sees_from", "sees_to"]), unique=True)
+
+
+def counted(position, segment, mask, limits=()):
+    """The counts of keys, and the numbers that the definition sees."""
+    at = jnp.asarray(position, jnp.int32)
+    seen = {"sees_from": at // 3 * 3 - 1, "sees_to": jnp.where(at % 5 == 4, EMPTY, at + at % 4 - 2)}
+    segment = None if segment is None else jnp.asarray(segment)
+    tokens = Tokens(at, segment, **{name: seen[name] for name in limits})
+    filled = (position != EMPTY) & (True if segment is None else segment > 0)
+    wanted = np.where(filled, np.maximum(by_definition(tokens, tokens, mask).sum(2), 1), 1)
+    return np.broadcast_to(document_count(tokens, mask), wanted.shape), wanted
+
+
+@given(
+    st.lists(st.tuples(CUTS, st.integers(0, 4)), min_size=2, max_size=2),
+    ANY,
+    st.sampled_from(("shared", "of each row", "restarting")),
+    LIMITS,
+)
+def test_count_of_packed_rows(rows, mask, positions, limits):
+    segment = np.array([1 + (np.arange(T)[:, None] >= cuts).sum(1) for cuts, _ in rows])
+    for n, (_, pads) in enumerate(rows):
+        segment[n, T - pads :] = 0
+    position = np.arange(T)[None].repeat(1 if positions == "shared" else len(rows), 0)
+    if positions == "restarting":  # as packing gives them: 0 at each document's first token
+        starts = np.diff(segment, axis=1, prepend=-1) != 0
+        position = position - np.maximum.accumulate(np.where(starts, position, 0), axis=1)
+    np.testing.assert_array_equal(*counted(position, segment, mask, limits))
+
+
+@given(st.lists(st.integers(0, T), min_size=2, max_size=2), ANY)
+def test_count_of_rows_padded_on_the_left(pads, mask):
+    position = np.array([np.arange(T) - n for n in pads])
+    np.testing.assert_array_equal(*counted(np.where(position < 0, EMPTY, position), None, mask))
+
+
+def test_a_token_that_continues_a_cache_has_seen_all_before():
+    assert document_count(Tokens(jnp.array([[7, 8]])), Mask()).tolist() == [[8, 9]]
+    assert document_count(Tokens(jnp.array([[7, 8]])), Mask(window=3)).tolist() == [[3, 3]]
