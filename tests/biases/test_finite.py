@@ -75,85 +75,64 @@ def test_no_corner_of_the_prior_is_infinite():
         assert jnp.isfinite(x).all()
 
 
-@given(number(0, 10), POSITION, POSITION)
-def test_alibi(slope, i, j):
-    check(biases.ALiBi, {"slope": slope}, i, j)
+LOW, SUM = number(-0.03125, 0.03125), number(0, 10**6)
+SMALL = number(0.0009765625, 10)
+WIDTHS = {
+    name: st.integers(0, 99).map(lambda seed: np.random.default_rng(seed).normal(size=4)) for name in ("w1", "b1", "w2")
+}
+AT = {"i": POSITION, "j": POSITION}
+SUMS = {"i": st.tuples(SUM, LOW), "j": st.tuples(SUM, st.just(0.0))}
+WEIGHTED = SUMS | {"i": st.tuples(number(0, 20), SUMS["i"])}
+BELOW = {name: st.tuples(number(-(10**6), 0), part) for name, part in (("i", LOW), ("j", st.just(0.0)))}
+T5 = {"starts": biases.t5_starts(8, 40)}
+# Parameters and coordinates, what is static, and corners as well.
+CASES = {
+    "uniform": (biases.Uniform, {}, AT, {}),
+    "alibi": (biases.ALiBi, {"slope": number(0, 10)}, AT, {}),
+    "kerple_log": (biases.KerpleLog, {"r1": SMALL, "r2": number(0, 10)}, AT, {}, ((1, 0), 0, 0)),
+    "kerple_power": (
+        *(biases.KerplePower, {"r1": SMALL, "r2": number(0, 2)}, AT, {}),
+        *(((1, 0.25), 4, 4), ((10, 2), 0, 10**6)),
+    ),
+    "sandwich": (
+        biases.Sandwich,
+        {"compression": number(0.125, 8)},
+        AT,
+        {"width": 8, "base": 1e4},
+        ((0.125,), 10**6, 0),
+    ),
+    "additive_decay": (
+        *(biases.AdditiveDecay, {name: number(0, 10) for name in ("linear", "logarithmic", "root")}, AT, {}),
+        ((1, 1, 1), 4, 4),
+    ),
+    "gaussian": (biases.Gaussian, {"log_width": number(-5, 20)}, AT, {}, ((-5,), 0, 10**6)),
+    "student_t": (
+        *(biases.StudentT, {"log_width": number(-5, 20), "log_freedom": number(-5, 10)}, AT, {}),
+        ((-5, -5), 0, 10**6),
+    ),
+    "fire": (
+        *(biases.FIRE, {**WIDTHS, "b2": st.just(0.5), "c": SMALL, "length": number(0.125, 10_000)}, AT, {}),
+        ((np.ones(4), np.zeros(4), np.ones(4), 0.5, 0.125, 0.125), 0, 0),
+    ),
+    "t5": (biases.T5, {"table": st.just(np.arange(8.0))}, AT, T5),
+    "t5_bidirectional": (biases.T5, {"table": st.just(np.arange(16.0))}, AT, T5 | {"bidirectional": True}),
+    "t5_distance": (biases.T5Distance, {"table": st.just(np.arange(16.0))}, AT, {}),
+    "cable": (biases.CABLE, {}, WEIGHTED, {}, ((), (1, (5, 0)), (5, 0.0))),
+    "k_cable": (biases.KCABLE, {}, WEIGHTED, {}, ((), (1, (5, 0)), (5, 0.0))),
+    "difference": (biases.Difference, {}, BELOW, {}),
+    "distance": (biases.Difference, {}, BELOW, {"symmetric": True}),
+    "contextual": (
+        *(biases.ContextualGaussian, {"shape": number(-8, 8), "log_scale": number(-4, 4)}, SUMS, {}),
+        ((-2, 0), (5, 0), (5, 0.0)),
+    ),
+}
 
 
-@given(number(0.0009765625, 10), number(0, 10), POSITION, POSITION)
-@example(1, 0, 0, 0)
-def test_kerple_log(r1, r2, i, j):
-    check(biases.KerpleLog, {"r1": r1, "r2": r2}, i, j)
-
-
-@given(number(0.0009765625, 10), number(0, 2), POSITION, POSITION)
-@example(1, 0.25, 4, 4)
-@example(10, 2, 0, 10**6)
-def test_kerple_power(r1, r2, i, j):
-    check(biases.KerplePower, {"r1": r1, "r2": r2}, i, j)
-
-
-@given(number(0.125, 8), POSITION, POSITION)
-@example(0.125, 10**6, 0)
-def test_sandwich(compression, i, j):
-    check(biases.Sandwich, {"compression": compression}, i, j, width=8, base=10_000.0)
-
-
-@given(number(0, 10), number(0, 10), number(0, 10), POSITION, POSITION)
-@example(1, 1, 1, 4, 4)
-def test_additive_decay(linear, logarithmic, root, i, j):
-    check(biases.AdditiveDecay, {"linear": linear, "logarithmic": logarithmic, "root": root}, i, j)
-
-
-@given(number(-5, 20), number(-5, 10), POSITION, POSITION)
-@example(-5, -5, 0, 10**6)
-def test_gaussian_and_student_t(log_width, log_freedom, i, j):
-    check(biases.Gaussian, {"log_width": log_width}, i, j)
-    check(biases.StudentT, {"log_width": log_width, "log_freedom": log_freedom}, i, j)
-
-
-@given(number(0.0009765625, 10), number(0.125, 10_000), st.integers(0, 99), POSITION, POSITION)
-@example(0.125, 0.125, 0, 0, 0)
-def test_fire(c, length, seed, i, j):
-    w1, b1, w2 = np.random.default_rng(seed).normal(size=(3, 4))
-    check(biases.FIRE, {"w1": w1, "b1": b1, "w2": w2, "b2": 0.5, "c": c, "length": length}, i, j)
-
-
-@given(st.booleans(), POSITION, POSITION)
-def test_t5(bidirectional, i, j):
-    check(
-        biases.T5,
-        {"table": np.arange(16.0 if bidirectional else 8.0)},
-        i,
-        j,
-        starts=biases.t5_starts(8, 40),
-        bidirectional=bidirectional,
-    )
-
-
-@given(POSITION, POSITION)
-def test_t5_distance(i, j):
-    check(biases.T5Distance, {"table": np.arange(16.0)}, i, j)
-
-
-@pytest.mark.parametrize("formula", [biases.CABLE, biases.KCABLE])
-@given(number(0, 20), number(0, 10**6), number(0, 10**6), number(-0.03125, 0.03125))
-@example(1, 5, 5, 0)
-def test_cable(formula, weight, i, j, low):
-    check(formula, {}, (weight, (i, low)), (j, 0.0))
-
-
-@pytest.mark.parametrize("symmetric", [False, True])
-@given(number(-(10**6), 0), number(-(10**6), 0), number(-0.03125, 0.03125))
-def test_difference(symmetric, i, j, low):
-    check(biases.Difference, {}, (i, low), (j, 0.0), symmetric=symmetric)
-
-
-@given(number(-8, 8), number(-4, 4), number(0, 10**6), number(0, 10**6), number(-0.03125, 0.03125))
-@example(-2, 0, 5, 5, 0)
-def test_contextual_gaussian(shape, log_scale, i, j, low):
-    check(biases.ContextualGaussian, {"shape": shape, "log_scale": log_scale}, (i, low), (j, 0.0))
-
-
-def test_uniform():
-    check(biases.Uniform, {}, 3, 5)
+@pytest.mark.parametrize("name", CASES)
+@given(st.data())
+def test_every_bias_and_its_gradient_are_finite(name, data):
+    formula, parameters, coordinates, static, *corners = CASES[name]
+    for numbers, i, j in corners:
+        check(formula, dict(zip(parameters, numbers, strict=True)), i, j, **static)
+    drawn = data.draw(st.fixed_dictionaries(parameters | coordinates))
+    check(formula, {name: drawn[name] for name in parameters}, drawn["i"], drawn["j"], **static)

@@ -88,11 +88,3 @@ def test_cope_counts_one_document_after_another(rng):
         one.queries, one.scores[..., 3:], one.bias[..., 3:], one.visible[..., 3:], one.i, one.j[..., 3:]
     )
     np.testing.assert_allclose(whole[..., 3:], biases.CoPE(jnp.ones((4, D)), symmetric=True)(alone), rtol=1e-5)
-
-
-def test_the_base_class_says_what_is_missing():
-    class Mine(biases.Rowwise):
-        pass
-
-    with pytest.raises(NotImplementedError, match="Mine has no formula"):
-        Mine()(None)
