@@ -89,6 +89,19 @@ def test_an_end_that_is_not_as_it_should_be_is_told(main, wrong):
     assert found.startswith(wrong) and bool(found) == bool(wrong)
 
 
+def test_a_refusal_must_change_nothing(tmp_path, monkeypatch):
+    def main(argv):
+        if argv:
+            (tmp_path / argv[0]).write_text("as it was")
+        raise UserError("no")
+
+    (tmp_path / "kept").write_text("as it was")
+    monkeypatch.setattr(commands, "main_of", lambda module: main)
+    assert commands.judge(["x"], tmp_path)[1] == ""
+    for name in ("kept", "new"):
+        assert commands.judge(["x", name], tmp_path)[1] == f"status 2, and {tmp_path / name} is changed"
+
+
 @pytest.mark.full
 def test_a_call_is_heard_as_a_process_is():
     command = ["bam_jax.tables", json.dumps("x"), "--format=markdown"]
