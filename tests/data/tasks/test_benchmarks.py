@@ -42,9 +42,12 @@ def test_what_is_in_files_is_read(tmp_path, dataset, subset, split, suffix):
 def test_invented_questions_are_always_the_same_and_differ_by_split():
     first, again, other = (read(INVENTED, "cais/mmlu", "anatomy", split) for split in ("test", "test", "dev"))
     assert first == again and first != other != read(INVENTED, "cais/mmlu", "astronomy", "dev")
+    ranks = set()
     for record in first:
         one, two = record["question"].removeprefix("What is ").removesuffix("?").split(" + ")
         assert record["choices"][record["answer"]] == str(int(one) + int(two)) and len(set(record["choices"])) == 4
+        ranks.add(sum(int(choice) < int(one) + int(two) for choice in record["choices"]))
+    assert ranks == {0, 1, 2, 3}, "neither the least nor the greatest is always right"
 
 
 @pytest.mark.parametrize(
