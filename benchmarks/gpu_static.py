@@ -29,8 +29,7 @@ from jax.experimental import topologies
 
 from bam_jax import biases
 from bam_jax.attention import Mask, Scoring, Tiling, Tokens
-from bam_jax.attention.logits.residuals import Residuals
-from bam_jax.attention.logits.scoring import Differentiable
+from bam_jax.attention.logits.scoring import Differentiable, Residuals
 from bam_jax.attention.pallas import gpu
 from bam_jax.system import extras, files
 

@@ -35,8 +35,7 @@ from jaxtyping import Array, Float
 from bam_jax.attention import composed, reference, rows
 from bam_jax.attention.checking import check
 from bam_jax.attention.cpu import chunked
-from bam_jax.attention.logits.residuals import Gradients, Residuals
-from bam_jax.attention.logits.scoring import HIDDEN, Differentiable, Scoring
+from bam_jax.attention.logits.scoring import HIDDEN, Differentiable, Gradients, Residuals, Scoring
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.second_order import differentiable
 from bam_jax.system.axes import auto, varying

@@ -4,8 +4,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bam_jax.attention.logits.residuals import Gradients, Residuals
-from bam_jax.attention.logits.scoring import HIDDEN, Differentiable, Scoring, logits_table, mask_nonfinite
+from bam_jax.attention.logits.scoring import (
+    HIDDEN,
+    Differentiable,
+    Gradients,
+    Residuals,
+    Scoring,
+    logits_table,
+    mask_nonfinite,
+)
 from bam_jax.attention.logits.skipping import Tiling
 
 

@@ -10,8 +10,7 @@ from jaxtyping import Array
 
 from bam_jax.attention.logits import skipping
 from bam_jax.attention.logits.merge import merge
-from bam_jax.attention.logits.residuals import Gradients, Residuals
-from bam_jax.attention.logits.scoring import HIDDEN, Differentiable, Scoring, mask_nonfinite
+from bam_jax.attention.logits.scoring import HIDDEN, Differentiable, Gradients, Residuals, Scoring, mask_nonfinite
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.logits.tokens import Tokens
 from bam_jax.attention.op import Backend

@@ -11,8 +11,7 @@ from jaxtyping import Array, Float
 
 from bam_jax.attention import reference
 from bam_jax.attention.logits import skipping
-from bam_jax.attention.logits.residuals import Gradients, Residuals
-from bam_jax.attention.logits.scoring import Differentiable, Scoring
+from bam_jax.attention.logits.scoring import Differentiable, Gradients, Residuals, Scoring
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.system.axes import varying
 from bam_jax.system.platform import platform

@@ -17,8 +17,7 @@ from jaxtyping import Array, Float
 from bam_jax.attention.cpu import one_head
 from bam_jax.attention.cpu.blocks import Blocks, add_to_block, block_of, pad_rows, sum_leading
 from bam_jax.attention.logits import skipping
-from bam_jax.attention.logits.residuals import Gradients, Residuals
-from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Differentiable, Scoring
+from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Differentiable, Gradients, Residuals, Scoring
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.system.axes import varying
 

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from bam_jax.attention.cpu.blocks import Blocks
-from bam_jax.attention.logits.residuals import Gradients, Residuals
-from bam_jax.attention.logits.scoring import Differentiable, Scoring
+from bam_jax.attention.logits.scoring import Differentiable, Gradients, Residuals, Scoring
 from bam_jax.biases.base import head_axes
 from bam_jax.system.axes import varying
 

@@ -20,8 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bam_jax.attention.logits import skipping, tile
-from bam_jax.attention.logits.residuals import Gradients, Residuals
-from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Scoring, logits_table, mask_nonfinite
+from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Gradients, Residuals, Scoring, logits_table, mask_nonfinite
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.pallas.gpu_arithmetic import constant_vector, product, row_sum, spread, zeros
 from bam_jax.attention.pallas.gpu_formula import LOWERED, cotangents, lowered

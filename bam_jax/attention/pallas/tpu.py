@@ -14,13 +14,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from bam_jax.attention.logits import skipping, tile
-from bam_jax.attention.logits.residuals import Gradients, Residuals
-from bam_jax.attention.logits.scoring import Scoring, mask_nonfinite
+from bam_jax.attention.logits.scoring import Gradients, Residuals, Scoring, mask_nonfinite
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.pallas import tpu_strips
 from bam_jax.attention.pallas.tpu_backward import QueryOperands, key_kernel, query_kernel
-from bam_jax.attention.pallas.tpu_decode import decode
-from bam_jax.attention.pallas.tpu_forward import forward_kernel
+from bam_jax.attention.pallas.tpu_forward import decode, forward_kernel
 from bam_jax.attention.pallas.tpu_grid import TileGrid
 from bam_jax.attention.pallas.tpu_layout import sequence_last, sequence_second
 from bam_jax.biases import Relative, Uniform

@@ -1,18 +1,29 @@
-"""The TPU kernel of the forward pass: a block of queries in the lanes walks over the keys that it needs."""
+"""The TPU kernels of the forward pass: a block of queries in the lanes walks over the keys that it needs.
+
+One query, as decoding has it, would leave 127 of 128 lanes empty. The query heads that share a key head are the sublanes of one
+tile instead, the keys lie in the lanes, and they are read once for all of those heads.
+"""
 
 import dataclasses
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from bam_jax.attention.logits import tile
-from bam_jax.attention.logits.scoring import FLOOR, HIDDEN
+from bam_jax.attention.logits.merge import deal_blocks, merge
+from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Scoring
+from bam_jax.attention.logits.skipping import Runs, Tiling
 from bam_jax.attention.pallas import tpu_strips
-from bam_jax.attention.pallas.tpu_grid import GridStep
+from bam_jax.attention.pallas.tpu_grid import GridStep, TileGrid
 from bam_jax.attention.pallas.tpu_layout import along_lanes, along_sublanes, key_pieces, multiply, take_piece
 from bam_jax.biases import Bias
+
+_CORES = 2  # Of the TPUs that have most. One query is one block: its keys are dealt out for a second core to have work.
+
+_SUBLANES = 8  # Copies of the only head of a group: Mosaic does not multiply a single one in bfloat16.
 
 
 def forward_kernel(step: GridStep, q: Any, k: Any, v: Any, outputs: Any, top: Any, total: Any, sums: Any) -> None:
@@ -72,3 +83,91 @@ def finish_softmax(out: Any, lse: Any, top: Array, total: Array, sums: Array) ->
     whole = jnp.where(none, 1.0, total)
     out[...] = (sums * (1 / whole)).astype(out.dtype)  # one division for each query, not for each number
     lse[...] = jnp.where(none, HIDDEN, top + jnp.log(whole))
+
+
+def decode(
+    q: Float[Array, "B 1 H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring, tiling: Tiling
+) -> tuple[Float[Array, "B 1 H D"], Float[Array, "B H 1"]]:
+    """Attend from one query; see `Backend.forward`.
+
+    To the grid, the parts of the keys are what heads are elsewhere.
+    """
+    grid = TileGrid.of(q, k, v, scoring, dataclasses.replace(tiling, block_q=1), marked=False)
+    heads = k.shape[2]
+    group = q.shape[2] // heads
+    count = group if group > 1 else _SUBLANES
+
+    def grouped(x: Array) -> Array:
+        """[#B, #H, n, 1] -> [#B, #K, n, count]."""
+        x = jnp.broadcast_to(x, (x.shape[0], max(x.shape[1], group), *x.shape[2:]))
+        x = x.reshape(x.shape[0], -1, group, x.shape[2]).swapaxes(2, 3)
+        return jnp.repeat(x, count // group, axis=3)
+
+    def grouped_keys(x: Array) -> Array:
+        """[#B, H, 1, S] -> [#B, K, group, S]; what all heads share stays [#B, 1, 1, S]."""
+        return x if x.shape[1] == 1 else x.reshape(x.shape[0], heads, group, -1)
+
+    # What one head of the group needs all walk over.
+    runs = Runs(*(x.reshape(heads, group, 1) for x in grid.runs_of_keys)).union(1)
+    number = min(_CORES, grid.k.shape[3] // grid.block_k)
+    dealt = deal_blocks(runs, number)
+    by_key_head = dataclasses.replace(
+        grid,
+        q=grouped(grid.q),
+        queries=jax.tree.map(grouped, grid.queries),
+        keys=jax.tree.map(grouped_keys, grid.keys),
+        table=jnp.zeros((1, 1), jnp.float32),  # a tile holds several heads: their parameters come with the queries
+        runs_of_keys=Runs(*(x.reshape(heads * number, 1) for x in dealt)),
+        block_q=count,
+    )
+    output = lambda n: jax.ShapeDtypeStruct((q.shape[0], heads * number, n, count), jnp.float32)
+    operands = (by_key_head.q, grouped(grid.table[None, :, :, None]))
+    scratch = [(count, 1), (count, 1), (q.shape[-1], count)]
+    out, lse = by_key_head.over_keys(decode_kernel, operands, (output(q.shape[-1]), output(1)), scratch)
+
+    def by_part(x: Array) -> Array:
+        """[B, K * number, n, count] -> [B, K, number, group, n]."""
+        return x[..., :group].reshape(q.shape[0], heads, number, -1, group).swapaxes(3, 4)
+
+    out, lse = merge(by_part(out), by_part(lse)[..., 0], axis=2)  # [B, K, group, D], [B, K, group]
+    return out.reshape(q.shape), lse.reshape(q.shape[0], q.shape[2], 1)
+
+
+def decode_kernel(
+    step: GridStep, query_operands: Any, k: Any, v: Any, outputs: Any, top: Any, total: Any, sums: Any
+) -> None:
+    """Add one tile to the running softmax of the query heads of a key head.
+
+    Args:
+        query_operands: q [D, count], and the parameters of the bias, [P, count].
+        k, v: [D, m].
+        outputs: out [D, count] and lse [1, count].
+        top, total: [count, 1], as in `forward_kernel`.
+        sums: [D, count].
+    """
+    (q, table), (out, lse) = query_operands, outputs
+
+    @pl.when(step.first)
+    def start() -> None:
+        start_softmax(top, total, sums)
+
+    @pl.when(step.needed)
+    def compute() -> None:
+        queries, keys = along_sublanes(step.queries), along_lanes(step.keys)
+        bias = step.parameters.bias([table[n][:, None] for n in range(table.shape[0])])
+        # As `mask_nonfinite`: where a value is not finite, its logit is NaN, which the mask may hide, and the value is 0.
+        wide = v[...].astype(jnp.float32)
+        flaw = (wide * 0).sum(0, keepdims=True)  # 0 or NaN, [1, keys]
+        whole = jnp.where(flaw == 0, wide, 0).astype(v.dtype)
+        scores = step.content.scores(multiply(q, k, 0, 0)) + flaw
+        logits, _ = tile.logits(scores, bias, queries, keys)  # [count, keys]
+        highest = jnp.maximum(top[...], logits.max(1, keepdims=True))
+        weights = jnp.exp(logits - highest)
+        shrink = jnp.exp(top[...] - highest)  # of what is relative to the old maximum; see `forward_kernel`
+        total[...] = total[...] * shrink + weights.sum(1, keepdims=True)
+        sums[...] = sums[...] * shrink[:, 0][None] + multiply(whole, weights, 1, 1)
+        top[...] = highest
+
+    @pl.when(step.last)
+    def finish() -> None:
+        finish_softmax(out, lse, top[:, 0][None], total[:, 0][None], sums[...])
