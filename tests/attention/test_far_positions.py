@@ -32,12 +32,6 @@ BIASES = {
         length=np.float32(9),
     ),
 }
-BY_TILES = [
-    "chunked",
-    pytest.param("pallas_tpu", marks=pytest.mark.full),
-    pytest.param("pallas_gpu", marks=pytest.mark.hopper),
-]
-WHOLE_ROWS = ["reference", pytest.param("rows", marks=pytest.mark.full)]
 
 
 @pytest.fixture(autouse=True)
@@ -88,17 +82,16 @@ def same(made, expected, tolerance=2e-5):
         np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(1, np.abs(b).max()))
 
 
-@pytest.mark.parametrize("queries", [1, T])
 @pytest.mark.parametrize(
-    ("backend", "bias"),
+    ("backend", "bias", "queries"),
     [
-        ("reference", "ggd"),
-        ("chunked", "ggd"),
-        ("chunked", "t5"),
-        pytest.param("rows", "ggd", marks=pytest.mark.full),
-        pytest.param("pallas_tpu", "alibi", marks=pytest.mark.full),
-        pytest.param("pallas_tpu", "t5", marks=pytest.mark.full),
-        pytest.param("pallas_gpu", "ggd", marks=pytest.mark.hopper),
+        ("reference", "ggd", T),
+        ("chunked", "ggd", T),
+        ("chunked", "t5", 1),
+        *(pytest.param("chunked", bias, n, marks=pytest.mark.full) for bias, n in (("ggd", 1), ("t5", T))),
+        *(pytest.param("rows", "ggd", n, marks=pytest.mark.full) for n in (1, T)),
+        *(pytest.param("pallas_tpu", bias, n, marks=pytest.mark.full) for bias in ("alibi", "t5") for n in (1, T)),
+        *(pytest.param("pallas_gpu", "ggd", n, marks=pytest.mark.hopper) for n in (1, T)),
     ],
 )
 def test_a_relative_bias_is_the_same_wherever_the_text_begins(backend, bias, queries):
@@ -116,8 +109,16 @@ def test_a_mask_to_both_sides_has_exact_offsets_too(backend):
     same(run(STARTS[-1]), run(0))
 
 
-@pytest.mark.parametrize("queries", [1, T])
-@pytest.mark.parametrize("backend", [*WHOLE_ROWS, *BY_TILES])
+@pytest.mark.parametrize(
+    ("backend", "queries"),
+    [
+        ("reference", T),
+        ("chunked", T),
+        *(pytest.param(name, 1, marks=pytest.mark.full) for name in ("reference", "chunked")),
+        *(pytest.param(name, n, marks=pytest.mark.full) for name in ("rows", "pallas_tpu") for n in (1, T)),
+        *(pytest.param("pallas_gpu", n, marks=pytest.mark.hopper) for n in (1, T)),
+    ],
+)
 def test_fire_has_exact_distances_where_its_normaliser_is_rounded(backend, queries):
     *rows, d_out = operands(queries)
     for start in STARTS:

@@ -371,7 +371,7 @@ def close(made, expected, tolerance, what):
 )
 def test_reference_is_the_definition_and_its_slopes(case, x64):
     arguments, d_out = inputs(case)
-    out, lse, *gradients = run("reference", *arguments, d_out)
+    out, lse, *gradients = jax.jit(functools.partial(run, "reference"))(*arguments, d_out)
     for made, expected in zip((out, lse), by_definition(*arguments), strict=True):
         np.testing.assert_allclose(made, expected, rtol=1e-11, atol=1e-13)
 
@@ -498,18 +498,24 @@ def default_numbers(backend, device=None):
     with (
         jax.enable_x64(wide),
         jax.default_matmul_precision("highest" if device else None),
-        optimised(device is not None),
+        optimised(True if device else None),
     ):
         yield
 
 
 @contextlib.contextmanager
 def optimised(wanted):
-    """Programs as users get them, where they are wanted, else as `tests/conftest.py` has them."""
+    """Programs as users get them, or as XLA makes them soonest; None: as `tests/conftest.py` has them."""
     before = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", before and not wanted)
+    jax.config.update("jax_disable_most_optimizations", before if wanted is None else not wanted)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture
+def unoptimised():
+    with optimised(False):
+        yield
 
 
 # The devices whose users get a backend: by choice, or for what the kernels refuse.
@@ -534,7 +540,7 @@ def marked(case):
         return pytest.param(case, marks=[pytest.mark.hopper, *devices(case.backend)])
     pairs = [on(case.backend, pair) for pair in (*PAIRS, *OTHERS)]
     later = case in pairs and (pairs.index(case) % (9 if case.backend in WIDEST else 8) > 0)
-    full = [pytest.mark.full] if later or case.bias == "sandwich" else []
+    full = [pytest.mark.full] if later or case in ALIKE or case.bias == "sandwich" else []
     return pytest.param(case, marks=[*full, *devices(case.backend)])
 
 
@@ -562,11 +568,15 @@ def test_every_backend_agrees_with_the_reference(case, device, small_tiles, x64)
 @pytest.mark.parametrize(
     "case",
     [
-        Case("chunked", "float64", "ggd", "causal", 2, True, B, "ragged", "position"),
-        pytest.param(
-            Case("chunked", "float64", "fire", "window", 2, False, 1, "padded", "shared"), marks=pytest.mark.full
+        Case("chunked", "float64", "contextual", "causal", 2, True, B, "ragged", "each"),  # parameters and coordinates
+        *(
+            pytest.param(Case("chunked", "float64", *settings), marks=pytest.mark.full)
+            for settings in (
+                ("ggd", "causal", 2, True, B, "ragged", "position"),
+                ("fire", "window", 2, False, 1, "padded", "shared"),
+                ("cable", "causal", 4, False, 0, "cached", "each"),
+            )
         ),
-        Case("chunked", "float64", "cable", "causal", 4, False, 0, "cached", "each"),
     ],
     ids=lambda case: case.bias,
 )
@@ -575,15 +585,6 @@ def test_one_head_after_another_agrees_too(case, small_tiles, monkeypatch, x64):
     arguments, d_out = inputs(case)
     made = jax.jit(functools.partial(run, "chunked"))(*arguments, d_out)
     compare(case, arguments, made, expectation(*arguments, d_out))
-
-
-@pytest.fixture
-def unoptimised():
-    """Programs as XLA makes them soonest: the optimised ones are compared in `test_every_backend_agrees_with_the_reference`."""
-    before = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 FORMULAS = [*itertools.product(BIASES, [""]), *itertools.product(["kerple_log", "cable"], ["dape", "cope"])]
@@ -642,9 +643,9 @@ def test_a_steep_prior_has_its_gradient_in_bfloat16(backend, device, x64):
     *rows, d_out = (jnp.asarray(rng.normal(size=(2, 32, 2, 16)), jnp.bfloat16) for _ in range(4))
     arguments = *rows, Scoring(prior, tokens, tokens)
     with default_numbers(backend, device):
-        *_, made = run(backend, *arguments, d_out)
+        *_, made = jax.jit(functools.partial(run, backend))(*arguments, d_out)
     with on_cpu():
-        *_, expected = run("reference", *float64(arguments), float64(d_out))
+        *_, expected = jax.jit(functools.partial(run, "reference"))(*float64(arguments), float64(d_out))
     for a, b in zip(jax.tree.leaves(made), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-3 * float(np.abs(b).max()))
 
@@ -676,25 +677,10 @@ def test_a_hundredth_is_an_error_on_a_device():
             near(made, x, ON_DEVICE["bfloat16"], "out")
 
 
-def test_every_pair_of_settings_meets():
-    for a, b in itertools.combinations(FACTORS, 2):
-        met = {(getattr(case, a), getattr(case, b)) for case in PAIRS}
-        assert met == set(itertools.product(FACTORS[a], FACTORS[b]))
-
-
-def test_every_bias_is_compared():
+def test_every_bias_and_everything_rowwise_is_compared():
     draw = lambda low, high, *shape: np.zeros(shape)
     made = {type(BIASES[case.bias](draw)) for case in CASES if case.backend == "chunked"}
-    public = {getattr(biases, name) for name in biases.__all__}
-    assert made == {x for x in public if isinstance(x, type) and issubclass(x, biases.Bias)} - {
-        biases.Bias,
-        biases.Monotone,
-        biases.Relative,
-    }
-
-
-def test_everything_rowwise_is_compared():
-    draw = lambda low, high, *shape: np.zeros(shape)
-    made = {type(ROWWISE[case.rowwise](draw, True)) for case in OF_ROWS if case.rowwise}
-    public = {getattr(biases, name) for name in biases.__all__}
-    assert made == {x for x in public if isinstance(x, type) and issubclass(x, biases.Rowwise)} - {biases.Rowwise}
+    made |= {type(ROWWISE[case.rowwise](draw, True)) for case in OF_ROWS if case.rowwise}
+    kinds = biases.Bias, biases.Rowwise, biases.Monotone, biases.Relative
+    public = {x for x in map(biases.__dict__.get, biases.__all__) if isinstance(x, type) and issubclass(x, kinds)}
+    assert made == public - {*kinds}

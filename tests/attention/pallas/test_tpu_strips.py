@@ -116,7 +116,7 @@ def test_kernels_take_them_exactly_where_they_are_right(positions, segments, tak
         return out, *vjp(jnp.cos(out + jnp.arange(out.size).reshape(out.shape)))
 
     arguments = *inputs, jnp.arange(32.0).reshape(H, 16) / 9
-    for kind in (Lying, biases.T5Distance):
+    for kind in (Lying, biases.T5Distance) if taken else (Lying,):
         made, expected = (of(kind, backend, *arguments) for backend in ("pallas_tpu", "reference"))
         same = [np.allclose(a, b, atol=1e-4) for a, b in zip(made, expected, strict=True)]
         assert all(same) if kind is biases.T5Distance or not taken else not any(same)
