@@ -13,7 +13,7 @@ from bam_jax.attention.cache import Cache
 from bam_jax.attention.logits.mask import Mask, document_count
 from bam_jax.attention.logits.scoring import Scoring
 from bam_jax.attention.logits.skipping import Tiling
-from bam_jax.attention.logits.tokens import EMPTY, Kinds, Tokens
+from bam_jax.attention.logits.tokens import EMPTY, Tokens, UniqueKeys
 from bam_jax.attention.op import BACKENDS, Backend, Unsupported, attention, choose
 from bam_jax.attention.shorthand import attend
 
@@ -22,11 +22,11 @@ __all__ = [
     "EMPTY",
     "Backend",
     "Cache",
-    "Kinds",
     "Mask",
     "Scoring",
     "Tiling",
     "Tokens",
+    "UniqueKeys",
     "Unsupported",
     "attend",
     "attention",

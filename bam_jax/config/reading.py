@@ -16,7 +16,7 @@ from bam_jax.config import published
 from bam_jax.config.changes import apply, renames, spelled_out
 from bam_jax.config.section import ConfigSection, is_section, kind_of, kinds
 from bam_jax.config.sections import Config
-from bam_jax.system import strict_json
+from bam_jax.system import typed_json
 from bam_jax.system.errors import UserError, shown
 from bam_jax.system.extras import import_extra
 from bam_jax.system.plugins import named_where_it_fails
@@ -151,7 +151,7 @@ def to_json(config: Config) -> str:
 
 def from_json(text: str) -> Config:
     """The configuration of `to_json`; nothing that it names is imported or opened."""
-    return from_dict(strict_json.parse(text, "the configuration"))
+    return from_dict(typed_json.parse(text, "the configuration"))
 
 
 def digest(config: Config) -> str:

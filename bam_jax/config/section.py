@@ -10,7 +10,7 @@ import typing
 from collections.abc import Collection, Hashable
 from typing import Any, ClassVar, TypeGuard
 
-from bam_jax.system import strict_json
+from bam_jax.system import typed_json
 from bam_jax.system.errors import UserError, nearest, shown
 
 DEPTH = 16
@@ -76,7 +76,7 @@ def typed(path: str, value: Any, kind: Any) -> Any:
     if type(value) is not wanted and not (wanted is float and type(value) is int):
         kind = {float: "a finite number", bool: "True or False"}.get(wanted, f"of type {wanted.__name__}")
         raise UserError(f"{path}={shown(value)} must be {kind}, not {type(value).__name__}")
-    if wanted is int and abs(value) >= strict_json.LARGEST:
+    if wanted is int and abs(value) >= typed_json.LARGEST:
         raise UserError(f"{path}={shown(value)} must fit into 64 bits")
     if wanted is float:
         if not abs(value) <= sys.float_info.max:  # an int may be too large for a float
@@ -103,7 +103,7 @@ def _options(path: str, value: dict[Any, Any]) -> dict[str, Any]:
         ]
     if level:
         raise UserError(f"{path} must not have more than {DEPTH} groups within groups")
-    return strict_json.parse(text, f"{path}={shown(value)}", "give others")
+    return typed_json.parse(text, f"{path}={shown(value)}", "give others")
 
 
 class ConfigSection:

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from bam_jax.config import Config
 from bam_jax.convert.base import ENCODING, HEADS, LINEAR, ROTARY, SAME, ArrayMapping, Arrays, Layout
-from bam_jax.system import strict_json
+from bam_jax.system import typed_json
 from bam_jax.system.errors import UserError, nearest, shown
 
 _SHARED = "prior.shape"  # where one prior serves all layers
@@ -71,7 +71,7 @@ def _entries(config: Config, shared: bool) -> list[ArrayMapping]:
 
 
 def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
-    strict_json.check(described, _Described, "args.json", "BAM's has 'args' and 'model_args'; fetch it again")
+    typed_json.check(described, _Described, "args.json", "BAM's has 'args' and 'model_args'; fetch it again")
     model, encoding = described["model_args"], described["args"]["position_encoding"]
     width, heads, layers = model["dim"], model["n_heads"], model["n_layers"]
     name, _, ssmax = encoding.partition("_")

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from bam_jax.config import Config
 from bam_jax.convert.base import SAME, ArrayMapping, Arrays, Layout, linear_entries, norm_entries
-from bam_jax.system import strict_json
+from bam_jax.system import typed_json
 from bam_jax.system.errors import UserError
 
 FILE = "config.json"
@@ -94,7 +94,7 @@ def _entries(config: Config, shared: bool) -> list[ArrayMapping]:
 
 
 def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
-    strict_json.check(described, _Described, FILE, "BERT's encoders have it; give the folder of one")
+    typed_json.check(described, _Described, FILE, "BERT's encoders have it; give the folder of one")
     if described.get("is_decoder"):
         raise UserError(f"{FILE} has is_decoder=True, which must be False; give the folder of an encoder")
     return {

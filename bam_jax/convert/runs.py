@@ -17,7 +17,7 @@ from bam_jax.config import Config
 from bam_jax.convert.base import Arrays, Layout, to_ours, to_theirs
 from bam_jax.data.tokenizers.copies import find_tokenizer
 from bam_jax.models import transformer
-from bam_jax.system import files, strict_json
+from bam_jax.system import files, typed_json
 from bam_jax.system.errors import UserError, shown
 from bam_jax.system.extras import import_extra
 from bam_jax.training import checkpoint, run_folder, weights
@@ -41,7 +41,7 @@ def read(layout: Layout, source: Path) -> tuple[Arrays, dict[str, Any], list[str
         weights = {name.removeprefix(prefix): value for name, value in weights.items()}
     weights, notes = layout.normalise(weights)
     beside = path.with_name(layout.file or "none")
-    described = strict_json.parse(files.read_small(beside), str(beside)) if layout.file and beside.exists() else {}
+    described = typed_json.parse(files.read_small(beside), str(beside)) if layout.file and beside.exists() else {}
     return weights, described, notes
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bam_jax.data.packing.rows import Batch, RowSource
-from bam_jax.system import regular, strict_json
+from bam_jax.system import regular, typed_json
 from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
 from bam_jax.system.parent import end_with_parent
@@ -91,7 +91,7 @@ class Batches(Iterator[Batch]):
 
     async def _read(self, directory: Any) -> None:
         path = directory / STATE
-        self.set_state(strict_json.parse(await asyncio.to_thread(regular.read, path), str(path)))
+        self.set_state(typed_json.parse(await asyncio.to_thread(regular.read, path), str(path)))
 
     def _stop_workers(self) -> None:
         if self._ahead is not None:

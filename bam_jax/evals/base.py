@@ -11,7 +11,7 @@ from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.evals import schema
 from bam_jax.evals.plan import Plan, Trained
-from bam_jax.system import strict_json
+from bam_jax.system import typed_json
 from bam_jax.system.errors import UserError, nearest
 
 type Place = tuple[float | None, str]
@@ -78,7 +78,7 @@ class Evaluation:
         for field in self.options():
             value = getattr(self, field.name)
             value = list(value) if isinstance(value, tuple) else value
-            strict_json.check(value, types[field.name], f"--eval={self.name}", "give another", f"--{field.name}")
+            typed_json.check(value, types[field.name], f"--eval={self.name}", "give another", f"--{field.name}")
 
     @staticmethod
     def mismatch(record: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from bam_jax import config
 from bam_jax.evals import schema
 from bam_jax.evals.registry import EVALUATIONS, kind_of
-from bam_jax.system import jsonl, strict_json
+from bam_jax.system import jsonl, typed_json
 from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Line
 
@@ -33,14 +33,14 @@ def identity(cell: Mapping[str, Any]) -> str:
 
 def checked(record: Any, where: str, remedy: str) -> dict[str, Any]:
     """The record, if it has the fields of its kind; else UserError."""
-    strict_json.check(record, schema.Named, where, remedy)
+    typed_json.check(record, schema.Named, where, remedy)
     if record["eval"] == STOPPED:
-        return strict_json.check(record, schema.StoppedRecord, where, remedy)
+        return typed_json.check(record, schema.StoppedRecord, where, remedy)
     kind = kind_of(record["eval"])
-    strict_json.check(record, kind.record, where, remedy)
+    typed_json.check(record, kind.record, where, remedy)
     for name, value in record.get("overrides", {}).items():
         if isinstance(value, str):
-            strict_json.check(value, Line, where, remedy, f"overrides.{name}")
+            typed_json.check(value, Line, where, remedy, f"overrides.{name}")
     if wrong := kind.mismatch(record):
         raise UserError(f"{where} has {wrong}; {remedy}")
     return record

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
 from bam_jax.evals.records import RESULTS
-from bam_jax.system import jsonl, strict_json
+from bam_jax.system import jsonl, typed_json
 from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Count, Finite, Line, Natural, Seconds
 
@@ -100,7 +100,7 @@ def read_speeds(path: Path) -> list[dict[str, Any]]:
     found = []
     for number, record in enumerate(jsonl.read(path), start=1):
         where, remedy = f"{path}, line {number}", "remove that line"
-        found.append(strict_json.check(record, SpeedRecord, where, remedy))
+        found.append(typed_json.check(record, SpeedRecord, where, remedy))
         if ("low" in record) != ("high" in record):
             raise UserError(f"{where} has one of 'low' and 'high' without the other; {remedy}")
     return found

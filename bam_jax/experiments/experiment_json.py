@@ -11,7 +11,7 @@ from bam_jax import config
 from bam_jax.evals.base import Evaluation
 from bam_jax.evals.registry import EVALUATIONS
 from bam_jax.evals.schema import Setting
-from bam_jax.system import jsonl, regular, strict_json
+from bam_jax.system import jsonl, regular, typed_json
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.fields import Count, Finite, Line, Name, Natural
 
@@ -72,7 +72,7 @@ def read_description(folder: Path) -> dict[str, Any]:
         raise UserError(
             f"{folder} has no {DESCRIPTION}; run python -m bam_jax.sweep FILE.py --runs={folder}"
         ) from error
-    description = strict_json.check(jsonl.parse(text, str(path), REMEDY), Description, str(path), REMEDY)
+    description = typed_json.check(jsonl.parse(text, str(path), REMEDY), Description, str(path), REMEDY)
     for entry in description["runs"]:
         try:
             entry["labels"] = [(config.typed(overrides), label) for overrides, label in entry["labels"]]

@@ -22,7 +22,7 @@ from bam_jax.evals import records
 from bam_jax.evals.records import Cell
 from bam_jax.evals.schema import Setting
 from bam_jax.models.head_parameters import head_parameters
-from bam_jax.system import files, jsonl, lock, regular, strict_json
+from bam_jax.system import files, jsonl, lock, regular, typed_json
 from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
 from bam_jax.system.fields import Finite, Line, Name, Natural, Seconds
@@ -162,7 +162,7 @@ def _read_part(path: Path, size: int, changed: int) -> Mapping[str, RecordedRun]
         raise UserError(f"{path} cannot be read ({' '.join(str(error).split())[:200]}); {REMEDY}") from error
     made = {row["run"]: _parse_run(row, f"{path}, run {row['run']}") for row in runs}
     found = _summary(runs, cells)
-    written = strict_json.parse(head.metadata[METADATA], f"the metadata of {path}", REMEDY)
+    written = typed_json.parse(head.metadata[METADATA], f"the metadata of {path}", REMEDY)
     if written != found:
         raise UserError(f"{path} has {_counts(found)}, other than it was written with, {_counts(written)}; {REMEDY}")
     lines: dict[str, list[dict[str, Any]]] = {digest: [] for digest in made}
@@ -177,8 +177,8 @@ def _read_part(path: Path, size: int, changed: int) -> Mapping[str, RecordedRun]
 
 def _parse_run(row: Mapping[str, Any], where: str) -> RecordedRun:
     """A run without its cells, from its columns."""
-    columns = {name: strict_json.parse(row[name] or "", f"{where}: {name}", REMEDY) for name in RUN[2:]}
-    strict_json.check({"name": row["name"], **columns}, RunColumns, where, REMEDY)
+    columns = {name: typed_json.parse(row[name] or "", f"{where}: {name}", REMEDY) for name in RUN[2:]}
+    typed_json.check({"name": row["name"], **columns}, RunColumns, where, REMEDY)
     if len({len(values) for values in columns["losses"].values()}) != 1:
         raise UserError(f"{where} has losses of several lengths; {REMEDY}")
     if any(len({len(layer) for layer in layers}) != 1 for layers in columns["heads"].values()):
@@ -198,10 +198,10 @@ def _parse_run(row: Mapping[str, Any], where: str) -> RecordedRun:
 
 def _parse_cell(row: Mapping[str, Any], where: str) -> dict[str, Any]:
     """A line of results.jsonl, from the columns of a cell."""
-    details = strict_json.check(strict_json.parse(row["details"], where, REMEDY), dict, where, REMEDY)
+    details = typed_json.check(typed_json.parse(row["details"], where, REMEDY), dict, where, REMEDY)
     cell = details | {name: row[name] for name in CELL if row[name] is not None} | {"config": row["run"]}
     if row["overrides"] is not None:
-        cell["overrides"] = strict_json.parse(row["overrides"], where, REMEDY)
+        cell["overrides"] = typed_json.parse(row["overrides"], where, REMEDY)
     return records.checked(cell, where, REMEDY)
 
 
@@ -312,7 +312,7 @@ def read_source(run: Path) -> dict[str, Any] | None:
     path = run / SOURCE
     if not path.exists():
         return None
-    source: dict[str, Any] = strict_json.check(jsonl.parse(regular.read(path), str(path)), Source, str(path))
+    source: dict[str, Any] = typed_json.check(jsonl.parse(regular.read(path), str(path)), Source, str(path))
     return source
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from bam_jax.attention import Cache, Kinds, Mask, Scoring, Tokens, document_count
+from bam_jax.attention import Cache, Mask, Scoring, Tokens, UniqueKeys, document_count
 from bam_jax.config import Config, ModelConfig
 from bam_jax.encodings import Dims, Encoding, Spec
 from bam_jax.models import per_device
@@ -282,7 +282,7 @@ class Decoder(nnx.Module):
         """
         if self.position is not None or type(self._encodings()[0]).rotate is not Encoding.rotate:
             return info
-        kinds = Kinds(ids, self.embed.num_embeddings)
+        kinds = UniqueKeys(ids, self.embed.num_embeddings)
         return dataclasses.replace(info, tokens=dataclasses.replace(info.tokens, kinds=kinds))
 
     def _encodings(self) -> list[Encoding]:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bam_jax.system import strict_json
+from bam_jax.system import typed_json
 from bam_jax.system.errors import UserError, shown
 from bam_jax.system.extras import import_extra
 from bam_jax.system.files import File, list_files, shortened
@@ -244,7 +244,7 @@ def _read_jsonl(file: File) -> Iterator[tuple[Mapping[str, Any], str]]:
         if line.isspace():
             continue
         where = f"{file.path} line {number}"
-        row = strict_json.parse(bytes(line), where, strict=False)
+        row = typed_json.parse(bytes(line), where, strict=False)
         if not isinstance(row, dict):
             raise UserError(f"{where} is no record but {shown(row)}; mend or remove it")
         yield row, where

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 from bam_jax.retrieval.metrics import TITLES, Measures, bootstrap_interval, measure
 from bam_jax.retrieval.problem import Problem
 from bam_jax.retrieval.ranking import Best
-from bam_jax.system import files, jsonl, regular, strict_json
+from bam_jax.system import files, jsonl, regular, typed_json
 from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Count, Finite, Line, Natural
 
@@ -109,7 +109,7 @@ def read_results(out: Path, origin: Origin) -> dict[Setting, Mapping[str, Any]]:
         if others:
             raise UserError(f"--out={out} holds something else than rankings: {files.shortened(others, 3)}; {_REMEDY}")
         return {}
-    found: Ranked = strict_json.check(jsonl.parse(regular.read(path), str(path), _REMEDY), Ranked, str(path), _REMEDY)
+    found: Ranked = typed_json.check(jsonl.parse(regular.read(path), str(path), _REMEDY), Ranked, str(path), _REMEDY)
     differences = ", and of ".join(_differences(found, origin))
     if differences:
         raise UserError(f"{path} is of another ranking: of {differences}; give another --out")

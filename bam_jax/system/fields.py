@@ -1,4 +1,4 @@
-"""Kinds of numbers and texts that a record's fields hold, for `strict_json.check`."""
+"""Kinds of numbers and texts that a record's fields hold, for `typed_json.check`."""
 
 from typing import Annotated
 

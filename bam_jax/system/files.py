@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from bam_jax.system import regular, strict_json
+from bam_jax.system import regular, typed_json
 from bam_jax.system.errors import UserError, shown
 from bam_jax.system.extras import import_extra
 
@@ -160,7 +160,7 @@ def read_small(path: str | os.PathLike) -> bytes:
 
 def read_json(path: str | os.PathLike) -> Any:
     """Reads the JSON value in a file of a run or a prepared folder."""
-    return strict_json.parse(regular.read(path), str(path), strict=False)  # hashes are numbers of 64 bits
+    return typed_json.parse(regular.read(path), str(path), strict=False)  # hashes are numbers of 64 bits
 
 
 def write_atomically(path: str | os.PathLike, contents: str | bytes) -> None:

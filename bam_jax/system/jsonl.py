@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from bam_jax.system import files, lock, regular, strict_json
+from bam_jax.system import files, lock, regular, typed_json
 from bam_jax.system.errors import UserError
 
 CRC = "crc32"
@@ -55,7 +55,7 @@ def line(record: Mapping[str, Any]) -> str:
 
 def parse(text: bytes, where: str, remedy: str = _REMEDY, *, edited: str | None = None) -> dict[str, Any]:
     """The object in a JSON text, a line or a document, whose CRC-32 is checked if it has one."""
-    record = strict_json.parse(text, where, remedy)
+    record = typed_json.parse(text, where, remedy)
     if not isinstance(record, dict):
         raise UserError(f"{where} is no record but {reprlib.repr(record)}; {remedy}")
     return verified(record, where, edited or remedy)

@@ -33,7 +33,7 @@ from bam_jax.data.iterator import STATE
 from bam_jax.data.tokenizers.copies import load_tokenizer
 from bam_jax.models import transformer
 from bam_jax.parallel import agreement, processes
-from bam_jax.system import files, jsonl, regular, strict_json
+from bam_jax.system import files, jsonl, regular, typed_json
 from bam_jax.system.errors import Stopped, Unwritten, UserError, is_lack_of_memory
 from bam_jax.training import weights
 from bam_jax.training.run_folder import (
@@ -160,7 +160,7 @@ def trained_data(run: str | os.PathLike) -> int | None:
     if not (path / DATA / STATE).exists():
         return None
     verify_files(path, [DATA])
-    state = strict_json.parse(regular.read(path / DATA / STATE), str(path / DATA / STATE), _REMEDY)
+    state = typed_json.parse(regular.read(path / DATA / STATE), str(path / DATA / STATE), _REMEDY)
     return state["data"] if isinstance(state, dict) and "data" in state else None
 
 

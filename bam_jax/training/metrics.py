@@ -11,7 +11,7 @@ import jax
 
 from bam_jax.config import Config
 from bam_jax.parallel import processes
-from bam_jax.system import console, files, jsonl, strict_json
+from bam_jax.system import console, files, jsonl, typed_json
 from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Finite, Natural, Seconds, Share
 from bam_jax.training import loggers, optimizer
@@ -55,7 +55,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 
 def _read(path: Path) -> list[dict[str, Any]]:
     return [
-        strict_json.check(record, StepMetrics, f"{path}, line {number}", "remove that line")
+        typed_json.check(record, StepMetrics, f"{path}, line {number}", "remove that line")
         for number, record in enumerate(jsonl.read(path), start=1)
     ]
 

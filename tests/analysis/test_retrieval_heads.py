@@ -8,7 +8,7 @@ import pytest
 
 from bam_jax import heads as heads_command
 from bam_jax.analysis import retrieval_heads
-from bam_jax.system import strict_json
+from bam_jax.system import typed_json
 
 
 def test_weight_and_lead_are_those_of_the_definition():
@@ -37,7 +37,7 @@ def test_a_key_beyond_the_window_is_unseen():
     assert np.isneginf(found.lead).all()
     view = retrieval_heads.summarise(retrieval_heads.Found(np.asarray(found.weight), np.asarray(found.lead)))
     assert view == {"weight": 0.0, "lead": None}
-    strict_json.parse(json.dumps(view), "a record")
+    typed_json.parse(json.dumps(view), "a record")
     near = {"layer": 0, "head": 0, "length": 8, "keys": 9, "weight": 0.5, "lead": 2.0, "prompts": 1}
     text = retrieval_heads.to_text([near, near | {"length": 64, "keys": 65} | view])
     assert text.splitlines()[1].split() == ["0,", "0", "0.50,", "2.0", "0.00,", "unseen"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bam_jax import biases
-from bam_jax.attention import BACKENDS, EMPTY, Kinds, Scoring, Tiling, Tokens, attention
+from bam_jax.attention import BACKENDS, EMPTY, Scoring, Tiling, Tokens, UniqueKeys, attention
 from bam_jax.attention.logits.mask import visible
 from bam_jax.attention.logits.merge import merge
 from bam_jax.attention.logits.scoring import HIDDEN
@@ -110,7 +110,7 @@ def test_keys_that_are_counted_are_nan_for_those_who_see_them(rng):
     of[0, -1] = count - 1
     k, v = (jnp.asarray(rng.normal(size=(count, K, D)), jnp.float32) for _ in range(2))
     q = jnp.asarray(rng.normal(size=(1, length, H, D)), jnp.float32)
-    tokens = Tokens(jnp.arange(length)[None], kinds=Kinds(jnp.asarray(of), count))
+    tokens = Tokens(jnp.arange(length)[None], kinds=UniqueKeys(jnp.asarray(of), count))
     scoring = Scoring(biases.Uniform(), tokens, tokens)
     run = jax.jit(functools.partial(attention, backend="chunked", tiling=Tiling(block_q=16, block_k=16)))
     for kind in (0, 3, count - 1):

@@ -14,8 +14,8 @@ EMPTY = np.iinfo(np.int32).max
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Kinds:
-    """Kinds of tokens: those of one kind have the same key and the same value, whatever their positions.
+class UniqueKeys:
+    """The unique keys among tokens: those of one kind have the same key and the same value, whatever their positions.
 
     Args:
         of: [#B, T], the kind of each token, from 0.
@@ -69,5 +69,5 @@ class Tokens:
     coordinate: Coordinate = None
     sees_from: Int[Array, "#B T"] | None = None
     sees_to: Int[Array, "#B T"] | None = None
-    kinds: Kinds | None = None
+    kinds: UniqueKeys | None = None
     summary: Summary | None = None

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 from msgspec import Meta
 
-from bam_jax.system import files, jsonl, strict_json
+from bam_jax.system import files, jsonl, typed_json
 from bam_jax.system.errors import UserError, shown
 from bam_jax.system.files import read_json, shortened
 
@@ -104,9 +104,9 @@ def read_manifest(folder: str | os.PathLike) -> Manifest:
     jsonl.verified(record, str(path), remedy)
     for name, kind in (("tokenizer", _Tokenizer), ("shards", _Shards)):
         if name in record:  # first: an error in a `Manifest` does not name a key
-            strict_json.check(record[name], kind, str(path), remedy, name)
+            typed_json.check(record[name], kind, str(path), remedy, name)
             _refuse_others(record[name], kind.__annotations__, f"{path}: {name}")
-    strict_json.check(record, Manifest, str(path), remedy)
+    typed_json.check(record, Manifest, str(path), remedy)
     _refuse_others(record, {"format", "version", *Manifest.__annotations__}, str(path))
     for split in SPLITS:
         for number, shard in enumerate(record["shards"][split]):

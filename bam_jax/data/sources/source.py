@@ -15,7 +15,7 @@ from bam_jax.data.corpora.presets import BY_SUFFIX, FORMATS
 from bam_jax.data.sources import tfds
 from bam_jax.data.sources.fragment import Fragment, Reading, decode, pick_texts
 from bam_jax.data.sources.parquet import Columns
-from bam_jax.system import strict_json
+from bam_jax.system import typed_json
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.files import File, is_remote, list_files, too_large
 
@@ -131,7 +131,7 @@ def _read_jsonl(file: File, source: Source) -> Reading:
     for number, (line, done) in enumerate(file.read_lines(source.max_bytes), 1):
         if not line.isspace():
             where = f"{file.path} line {number}"
-            record = strict_json.parse(decode(line, source.errors, file.path, start), where, strict=False)
+            record = typed_json.parse(decode(line, source.errors, file.path, start), where, strict=False)
             yield pick_texts(record, source.fields, where), done
         start += len(line)
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from bam_jax.data.sources.corpus import STDLIB, read_texts
 from bam_jax.data.sources.fragment import decode
-from bam_jax.system import strict_json
+from bam_jax.system import typed_json
 from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
 from bam_jax.system.files import File
@@ -202,13 +202,13 @@ def _read_file(path: Path) -> list[Any]:
                 records += batch.to_pylist()
         return records
     if path.suffix == ".json":
-        listed = strict_json.parse(decode(file.read_whole(LARGEST), "strict", file.path), file.path, strict=False)
+        listed = typed_json.parse(decode(file.read_whole(LARGEST), "strict", file.path), file.path, strict=False)
         if not isinstance(listed, list):
             raise UserError(f"{path} is not a list of records; fetch it again")
         return listed
     lines = enumerate((line for line, _ in file.read_lines(LARGEST)), 1)
     return [
-        strict_json.parse(decode(line, "strict", file.path), f"{path} line {number}", strict=False)
+        typed_json.parse(decode(line, "strict", file.path), f"{path} line {number}", strict=False)
         for number, line in lines
         if not line.isspace()
     ]

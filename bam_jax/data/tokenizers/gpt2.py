@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from bam_jax.data.tokenizers.interface import Tokenizer, digest, encodable
-from bam_jax.system import strict_json
+from bam_jax.system import typed_json
 from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
 from bam_jax.system.files import read_small
@@ -81,7 +81,7 @@ def _ranks(merges: bytes, encoder: bytes, files: dict[str, Path]) -> tuple[dict[
     """The id of each piece of bytes, which is its rank among the merges too, and the end token's."""
     byte_of = _alphabet()
     try:
-        ids: dict[str, int] = strict_json.parse(encoder, str(files[FILES[1]]))
+        ids: dict[str, int] = typed_json.parse(encoder, str(files[FILES[1]]))
         eos = ids.pop(END)
         pieces = list(map(str.split, merges.decode().split("\n")[1:-1]))  # the first line says the version
         ranks = {bytes(byte_of[symbol] for symbol in piece): number for piece, number in ids.items()}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bam_jax import biases
-from bam_jax.attention import EMPTY, Kinds, Mask, Scoring, Tiling, Tokens, attention
+from bam_jax.attention import EMPTY, Mask, Scoring, Tiling, Tokens, UniqueKeys, attention
 from bam_jax.attention.cpu import repeated
 from bam_jax.attention.logits import skipping
 
@@ -34,7 +34,7 @@ def case(rng):
     """q, k, v and the kinds of the keys; the keys of one kind are alike."""
     of = jnp.asarray(rng.integers(0, C, (B, S)), jnp.int32)
     k, v = (jnp.asarray(rng.normal(size=(C, K, D)), jnp.float32)[of] for _ in range(2))
-    return jnp.asarray(rng.normal(size=(B, T, H, D)), jnp.float32), k, v, Kinds(of, C)
+    return jnp.asarray(rng.normal(size=(B, T, H, D)), jnp.float32), k, v, UniqueKeys(of, C)
 
 
 def both(q, k, v, scoring, skip):
@@ -75,7 +75,7 @@ def test_slots_not_yet_written_are_of_no_kind(case):
     q, k, v, of = case
     filled = jnp.arange(S)[None] < 200
     k, v = (jnp.where(filled[:, :, None, None], x, 100.0) for x in (k, v))
-    of = Kinds(jnp.where(filled, of.of, 0), C)
+    of = UniqueKeys(jnp.where(filled, of.of, 0), C)
     keys = Tokens(jnp.where(filled, jnp.arange(S), EMPTY), kinds=of)
     queries = Tokens(jnp.arange(200 - T, 200)[None])
     both(q, k, v, Scoring(biases.Uniform(), queries, keys), "exact")
@@ -104,7 +104,7 @@ def test_few_queries_and_skipping_off_do_without(case):
     assert repeated.worthwhile(scoring, "exact", T, D, BLOCK)
     assert not repeated.worthwhile(scoring, "off", T, D, BLOCK)
     assert not repeated.worthwhile(scoring, "exact", 5, D, BLOCK)
-    many = dataclasses.replace(scoring, keys=dataclasses.replace(scoring.keys, kinds=Kinds(of.of, S)))
+    many = dataclasses.replace(scoring, keys=dataclasses.replace(scoring.keys, kinds=UniqueKeys(of.of, S)))
     assert not repeated.worthwhile(many, "exact", T, D, BLOCK)
 
 

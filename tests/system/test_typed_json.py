@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from bam_jax.system.errors import UserError
-from bam_jax.system.strict_json import DEPTH, LARGEST, check, parse
+from bam_jax.system.typed_json import DEPTH, LARGEST, check, parse
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(1 - LARGEST, LARGEST - 1) | st.floats(allow_nan=False, allow_infinity=False)
