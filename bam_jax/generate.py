@@ -81,7 +81,7 @@ def main(argv: Sequence[str]) -> None:
 
 def _read(path: str) -> str:
     if path != "-" and not Path(path).is_file():
-        raise UserError(f"--file={path} is no file that is there; give the path of a text, or - for standard input")
+        raise UserError(f"--file={path} is not a file; give the path of a text, or - for standard input")
     try:
         raw = sys.stdin.buffer.read() if path == "-" else files.read_small(path)
         return raw.decode()

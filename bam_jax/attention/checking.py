@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from bam_jax.attention.logits.mask import Mask
@@ -92,6 +93,14 @@ def _check_floats(name: str, x: Any, remedy: str) -> None:
         raise ValueError(f"{name} must hold floats, not {dtype}; give {remedy}")
 
 
+def check_range(name: str, x: Any) -> None:
+    """Raise ValueError where JAX would narrow int64 numbers of NumPy's to others."""
+    if isinstance(x, np.ndarray) and x.size and jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype:
+        farthest = x.flat[np.abs(x).argmax()]
+        if abs(int(farthest)) > np.iinfo(np.int32).max:
+            raise ValueError(f"{name} holds {farthest}, beyond int32; count from a nearer start, or set jax_enable_x64")
+
+
 def is_finite(x: Any) -> bool:
     """True of a finite number of Python's."""
     return isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x)
@@ -110,6 +119,7 @@ def _check_tokens(q: Array, k: Array, scoring: Scoring, shapes: str) -> None:
             # Others wrap where they are compared with -1 or with an empty slot's position.
             if not (jnp.issubdtype(x.dtype, jnp.signedinteger) and x.dtype.itemsize >= 4):
                 raise ValueError(f"scoring.{side} counts tokens: {name} holds int32 or int64, got {x.dtype}")
+            check_range(f"scoring.{side}: {name}", x)
         numbers = [(x, (batch, length), "[#B, T]") for x in arrays.values()]
         coordinates = [(x, (batch, heads, length), "[#B, #H, T]") for x in jax.tree.leaves(tokens.coordinate)]
         for x, sizes, axes in numbers + coordinates:

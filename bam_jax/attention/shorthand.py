@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bam_jax.attention.checking import check_array, is_finite
+from bam_jax.attention.checking import check_array, check_range, is_finite
 from bam_jax.attention.logits.mask import Mask
 from bam_jax.attention.logits.scoring import Scoring
 from bam_jax.attention.logits.skipping import Tiling
@@ -187,6 +187,8 @@ def _check_arrays(arguments: dict[str, Any]) -> None:
         # Other integers wrap where they are compared with -1 or with an empty slot's position.
         elif not (jnp.issubdtype(x.dtype, jnp.signedinteger) and x.dtype.itemsize >= 4):
             raise ValueError(f"attend: {name} must hold int32 or int64, not {x.dtype}; give {name}.astype(jnp.int32)")
+        else:
+            check_range(f"attend: {name}", x)
     if not (q.ndim == k.ndim == v.ndim and q.ndim in (3, 4)):
         shapes = f"q {q.shape}, k {k.shape}, v {v.shape}"
         raise ValueError(f"attend takes q [B, T, H, D] and k, v [B, S, K, D], or all three without B, got {shapes}")

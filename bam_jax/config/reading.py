@@ -42,7 +42,12 @@ def load(path: str | Path, changes: Mapping[str, Any] = {}) -> Config:
     """
     path = located(path)
     if not path.is_file():
-        raise UserError(f"no config file {path} in {Path.cwd()}; give the path of a Python file that has a get_config")
+        missing = (
+            f"is not a file but a {'folder' if path.is_dir() else 'device or pipe'}"
+            if path.exists()
+            else "is not there"
+        )
+        raise UserError(f"config file {path} {missing}; give the path of a Python file that has a get_config")
     if path.suffix != ".py":
         raise UserError(f"config file {path} is not a Python file; name one whose name ends in .py")
     library = import_extra("ml_collections", f"config file {path}", "train")
@@ -180,9 +185,7 @@ def _without_younger(section: ConfigSection) -> dict[str, Any]:
 
 def _import_encodings(config: Config) -> None:
     for module in config.modules():
-        _import(
-            module, f"the encoding {shown(config.encoding)}", "; or give an option its value, as in rope:window=512"
-        )
+        _import(module, f"the encoding {shown(config.encoding)}", "; an option has a value, as in rope:window=512")
 
 
 def _import(module: str, what: str, otherwise: str = "") -> None:

@@ -2,9 +2,11 @@
 
 import ctypes
 import functools
+import os
 import re
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -31,6 +33,17 @@ def keep_freed_memory() -> None:
         mallopt(_MMAP_MAX, 0)
         mallopt(_TRIM_THRESHOLD, 2**31 - 1)
         mallopt(_TOP_PAD, 2**26)
+
+
+def total_bytes(devices: Sequence[jax.Device]) -> int | None:
+    """The memory of some devices, which are all like this process's first; None: not known."""
+    statistics = jax.local_devices()[0].memory_stats()
+    if statistics is not None and "bytes_limit" in statistics:
+        return int(statistics["bytes_limit"]) * len(devices)
+    if devices[0].platform != "cpu" or not hasattr(os, "sysconf"):
+        return None
+    # The devices of a process are one machine's, whose memory they share.
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * len({device.process_index for device in devices})
 
 
 def peak_bytes() -> int | None:

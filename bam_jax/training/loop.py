@@ -4,7 +4,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,8 @@ from bam_jax.data import loader
 from bam_jax.data.tokenizers.copies import find_tokenizer, load_tokenizer
 from bam_jax.models import counts, pattern
 from bam_jax.parallel import agreement, processes, sharding
-from bam_jax.system import console, errors, files
+from bam_jax.system import console, errors, files, resources
 from bam_jax.system.errors import UserError
-from bam_jax.system.resources import keep_freed_memory
 from bam_jax.training import bundled, duration, run_folder
 from bam_jax.training.checkpoint import Checkpoints, trained_data, verify
 from bam_jax.training.held_out import HeldOutLoss
@@ -96,7 +95,7 @@ def fit(
     """
     # What the configuration and the folder get wrong: before anything is printed, and before the data are read.
     files.refuse_address(workdir)
-    keep_freed_memory()
+    resources.keep_freed_memory()
     agreement.check_same(
         configs.to_json(config), "the processes have different configurations; give all of them the same command"
     )
@@ -131,8 +130,10 @@ def fit(
         graph, initialise, tx = define_training(config, run_folder.vocabulary_size(config, tokenizer))
         shapes = jax.eval_shape(initialise)
         shardings = state_shardings(shapes, tx, mesh)
+        devices = mesh.devices.flatten().tolist()
+        _check_memory(config, shapes, devices)
         if verbose:
-            known, devices = counts.parameters_of(shapes["model"]), mesh.devices.flatten().tolist()
+            known = counts.parameters_of(shapes["model"])
             log(f"encoding {pattern.describe(config)}")
             if before_start and before_start.encoding != config.encoding:  # many have the same parameters, or none
                 log(
@@ -209,6 +210,23 @@ def fit(
                     f"{run}: stopped at step {step} of {config.steps}; the same command goes on from there"
                 )
     return read_metrics(run)
+
+
+def _check_memory(config: Config, shapes: Any, devices: Sequence[jax.Device]) -> None:
+    """Refuse what no division over the devices lets fit, before a compiler or the data's reader fails at it."""
+    state = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
+    batch = config.sequences * config.context * 3 * 4  # tokens, targets and weights
+    there = resources.total_bytes(devices)
+    have = "the device has" if len(devices) == 1 else f"the {len(devices)} devices together have"
+    for needed, what, field in (
+        (state, "the parameters and the optimiser's state take", "model"),
+        (batch, "the tokens of a step take", "batch"),
+    ):
+        if there is not None and needed > there:
+            raise UserError(
+                f"{what} {needed / 2**30:,.0f} GiB, and {have} {there / 2**30:,.0f} GiB; give a smaller config.{field}, or more "
+                "devices"
+            )
 
 
 def _check_tasks(causal: bool, tasks: list[str]) -> None:

@@ -140,7 +140,7 @@ def test_the_command_writes_to_stdout_and_its_speed_to_stderr(command, tmp_path)
             "a prompt of 1 tokens and tokens=2,000,000,000 to write need 1,907 GiB",
         ),
         (["--prompt=a", "--config.model.width=32"], "does not fit with --config.model.width=32"),
-        (["--file=nowhere"], "--file=nowhere is no file that is there; give the path of a text, or -"),
+        (["--file=nowhere"], "--file=nowhere is not a file; give the path of a text, or -"),
         (["--prompt=a", "--run=quickstrt"], "did you mean 'quickstart'?"),
         (["--prompt=a", "--run="], "a run without a name is none"),
     ],

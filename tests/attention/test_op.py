@@ -264,6 +264,7 @@ MISTAKES = [  # operands that are functions of the right ones, arguments of `att
     ({"keys": Tokens(AT, [1] * T)}, "scoring.keys: segment must be an array, not list"),
     ({"keys": Tokens(AT.astype(np.int16))}, "position holds int32 or int64, got int16"),  # others would wrap
     ({"queries": Tokens(AT, sees_to=AT.astype(np.uint32))}, "sees_to holds int32 or int64, got uint32"),
+    ({"keys": Tokens(AT + 2**32)}, r"scoring.keys: position holds 4294967307, beyond int32; .* set jax_enable_x64"),
     ({"keys": Tokens(AT[:, 1:])}, r"scoring.keys holds an array \(1, 11\), not \[#B, T\] of 12 tokens in q \(2, 12"),
     ({"keys": Tokens(AT[0])}, r"scoring.keys holds an array \(12,\), not"),
     ({"keys": Tokens(AT, coordinate=SUMS[:, :2])}, r"holds an array \(2, 2, 12\), not \[#B, #H, T\]"),

@@ -142,6 +142,7 @@ KEYS = np.ones((1, 8, 2, 4), np.float32)
         ({"segments": jnp.ones(8)}, r"segments must hold int32 or int64, not float32; give segments.astype\(jnp.int32"),
         ({"positions": [*range(8)]}, r"positions must be an array, not list; give jnp.asarray"),
         ({"query_positions": jnp.arange(3, dtype=jnp.int16)}, "query_positions must hold int32 or int64, not int16"),
+        ({"query_positions": np.arange(3) + 2**32}, "query_positions holds 4294967298, beyond int32; count from"),
         ({"sees_to": jnp.zeros(8, int)}, r"sees_to has the shape \(8,\), not \[B, T\] with B = 1, T = 3$"),
         (
             {"temperature": jnp.ones((1, 3, 2))},

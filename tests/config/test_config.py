@@ -323,7 +323,7 @@ def test_parts_of_a_mixture_are_whole_configurations():
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (None, "no config file"),
+        (None, "bad.py is not there; give the path of a Python file"),
         ("x = 1", "has no get_config"),
         ("def get_config(): return {}", "returned dict"),
         ("def get_config(:", "is not Python"),

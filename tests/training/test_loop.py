@@ -90,6 +90,19 @@ def test_a_mistake_leaves_no_folder_behind(path, capsys):
     assert not capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("--config.model.width=1000000", "the optimiser's state take [0-9,]+ GiB, .* give a smaller config.model"),
+        ("--config.batch=1000000000", "the tokens of a step take [0-9,]+ GiB, .* give a smaller config.batch"),
+    ],
+)
+def test_what_no_division_over_the_devices_lets_fit_is_refused(path, change, says):
+    with pytest.raises(UserError, match=says):
+        loop.fit(tiny(path, change), path / "run", progress=False)
+    assert not (path / "run").exists()
+
+
 @pytest.fixture
 def poison(monkeypatch):
     """Trains with a step of whose state and metrics a function makes others."""
