@@ -136,6 +136,8 @@ def ending(error: BaseException) -> tuple[int, str] | None:
         path = error.filename2 or error.filename  # of a copy the second one is written
         where = f"{path}: " if path is not None else ""
         return 2, f"{where}{error.strerror}; make room on the disk, and give the same command again"
+    if isinstance(error, FileExistsError | NotADirectoryError) and error.filename is not None:
+        return 2, f"{error.filename}: a file or a link is in the way; give a folder, or a name that is not there yet"
     if isinstance(error, OSError) and error.filename is not None:
         return 2, f"{error.filename}: {error.strerror}; give a path that can be read and written"
     if isinstance(error, Stopped):

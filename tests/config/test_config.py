@@ -407,6 +407,11 @@ def raises(error):
     ("main", "code", "says"),
     [
         (raises(UserError("bad")), 2, "error: bad\n"),
+        (
+            raises(FileExistsError(17, "File exists", "x")),
+            2,
+            "error: x: a file or a link is in the way; give a folder, or a name that is not there yet\n",
+        ),
         (raises(PermissionError(13, "Denied", "x")), 2, "error: x: Denied; give a path that can be read and written\n"),
         (raises(KeyboardInterrupt()), 130, "interrupted\n"),
         (lambda argv: None, None, ""),
