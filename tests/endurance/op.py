@@ -9,6 +9,8 @@ gradients from JAX, and imports nothing of the package's attention. There are fo
 - skipped: steep biases in small tiles, with content that outweighs them at distant keys. A wrong bound would lose mass.
 
 Each case compares outputs, log-normalisers, and the gradient of every array.
+
+The parts measured at commit feb934a compared with loops in NumPy, and their gradients with finite differences.
 """
 
 import dataclasses
