@@ -94,7 +94,7 @@ def _check_floats(name: str, x: Any, remedy: str) -> None:
 
 
 def check_range(name: str, x: Any) -> None:
-    """Raise ValueError where JAX would narrow int64 numbers of NumPy's to others."""
+    """Raise ValueError if NumPy's int64 numbers would wrap when JAX narrows them to int32."""
     if isinstance(x, np.ndarray) and x.size and jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype:
         farthest = x.flat[np.abs(x).argmax()]
         if abs(int(farthest)) > np.iinfo(np.int32).max:

@@ -42,12 +42,8 @@ def load(path: str | Path, changes: Mapping[str, Any] = {}) -> Config:
     """
     path = located(path)
     if not path.is_file():
-        missing = (
-            f"is not a file but a {'folder' if path.is_dir() else 'device or pipe'}"
-            if path.exists()
-            else "is not there"
-        )
-        raise UserError(f"config file {path} {missing}; give the path of a Python file that has a get_config")
+        found = "a folder" if path.is_dir() else "a device or a pipe" if path.exists() else "not there"
+        raise UserError(f"config file {path} is {found}; give the path of a Python file that has a get_config")
     if path.suffix != ".py":
         raise UserError(f"config file {path} is not a Python file; name one whose name ends in .py")
     library = import_extra("ml_collections", f"config file {path}", "train")

@@ -69,13 +69,13 @@ class NAPE(Encoding):
       alibi_heads: A, half of the heads by default.
       slopes: "linear", 1 / h, or "exponential", 2 ** (1 - h).
 
-    Its authors scale the scores of the heads without positions alone with the text's length. Here ssmax="effective" does so:
-    it leaves heads that look at their neighbours nearly as they are.
+    Its authors use entmax in place of softmax, which this package lacks, and scale the scores with the length of the text in the
+    heads without positions only. ssmax="effective" comes close to that scaling: it leaves short-range heads nearly unchanged.
 
-    Source: Vasylenko et al. 2026 (arXiv 2506.16640), section 4 and their code.
+    Source: Vasylenko et al. 2026 (arXiv 2506.16640), and their code.
     """
 
-    extrapolates = "yes, with SSMax"
+    extrapolates = "with entmax"
 
     def __init__(self, dims: Dims, *, alibi_heads: int | None = None, slopes: str = "linear", rngs: nnx.Rngs):
         count = within("alibi_heads", dims.heads // 2 if alibi_heads is None else alibi_heads, 0, dims.heads)

@@ -36,13 +36,13 @@ def keep_freed_memory() -> None:
 
 
 def total_bytes(devices: Sequence[jax.Device]) -> int | None:
-    """The memory of some devices, which are all like this process's first; None: not known."""
+    """The memory of some devices together, each taken to have as much as this process's first; None: not known."""
     statistics = jax.local_devices()[0].memory_stats()
     if statistics is not None and "bytes_limit" in statistics:
         return int(statistics["bytes_limit"]) * len(devices)
     if devices[0].platform != "cpu" or not hasattr(os, "sysconf"):
         return None
-    # The devices of a process are one machine's, whose memory they share.
+    # The CPU devices of a process share the memory of its machine.
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * len({device.process_index for device in devices})
 
 

@@ -213,7 +213,7 @@ def fit(
 
 
 def _check_memory(config: Config, shapes: Any, devices: Sequence[jax.Device]) -> None:
-    """Refuse what no division over the devices lets fit, before a compiler or the data's reader fails at it."""
+    """Refuse a state or a batch that exceeds the memory of all devices, before the compiler or the data reader fails."""
     state = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
     batch = config.sequences * config.context * 3 * 4  # tokens, targets and weights
     there = resources.total_bytes(devices)

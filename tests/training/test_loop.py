@@ -97,7 +97,7 @@ def test_a_mistake_leaves_no_folder_behind(path, capsys):
         ("--config.batch=1000000000", "the tokens of a step take [0-9,]+ GiB, .* give a smaller config.batch"),
     ],
 )
-def test_what_no_division_over_the_devices_lets_fit_is_refused(path, change, says):
+def test_a_state_or_a_batch_beyond_all_memory_is_refused(path, change, says):
     with pytest.raises(UserError, match=says):
         loop.fit(tiny(path, change), path / "run", progress=False)
     assert not (path / "run").exists()
