@@ -164,23 +164,13 @@ def _check_tokenizer(run: Path, tokenizer: tokenizers.Tokenizer) -> None:
 
 
 def _find(run: Path, plan: Plan, identity: Mapping[str, Any]) -> Started:
-    """The plan with its records.
-
-    Records that lack a field, such as the text's hash, are older. They count if they have all samples, and never beside others.
-    """
+    """The plan with its records."""
     found: dict[tuple[int, float | None], list[Cell]] = {at: [] for at in plan.wanted}
-    older: dict[tuple[int, float | None], list[Cell]] = {at: [] for at in plan.wanted}
     for record in records.read_results(run)[0]:
-        at = record["length"], record["depth"] if "depth" in record else None
-        if at in found and all(name not in record or record[name] == value for name, value in identity.items()):
-            (found if identity.keys() <= record.keys() else older)[at].append(record)
-    cells = {}
-    for at, wanted in plan.wanted.items():
-        cells[at] = records.cover(found[at], wanted)
-        whole = records.cover(older[at], wanted)
-        if sum(cell["n"] for cell in cells[at]) < wanted <= sum(cell["n"] for cell in whole):
-            cells[at] = whole
-    return Started(plan, identity, cells)
+        at = record["length"], record.get("depth")
+        if at in found and identity.items() <= record.items():
+            found[at].append(record)
+    return Started(plan, identity, {at: records.cover(found[at], wanted) for at, wanted in plan.wanted.items()})
 
 
 def _measure(run: Path, started: Iterable[Started], source: Mapping[str, Any], bar: console.Bar) -> None:

@@ -119,14 +119,6 @@ def test_two_texts_of_one_name_are_not_one_number(run, of_text, asked):
     assert results.read_run(run).cells == other, "the newer text's"
 
 
-@pytest.mark.parametrize("asked", OF_TEXT)
-def test_records_from_before_they_named_their_text_count_alone(run, of_text, asked):
-    record = {name: value for name, value in of_text(run, asked(2))[0].items() if name != "data_hash"}
-    (run / "results.jsonl").write_text(json.dumps(record) + "\n")
-    assert of_text(run, asked(2)) == [record] and len(lines(run)) == 1
-    assert [(each["first"], each["n"]) for each in of_text(run, asked(4))] == [(0, 4)]
-
-
 def test_two_at_once_give_the_records_of_one(run, ask):
     """The second is refused; and what got into the file twice, before there was a lock, counts once."""
     asked = ["--eval=passkey", "--lengths=16", "--depths=2"]

@@ -197,9 +197,3 @@ def test_methods_of_a_training_seed_are_asked_the_same_prompts_and_other_seeds_o
     bam, alibi, other = ask("bam", 4), ask("alibi", 4), ask("bam", 5)
     assert bam == alibi and bam[0] == 4 and other[0] == 5 and other[1] != bam[1]
     assert ask("bam", 5, seed=4) == bam
-
-
-def test_records_of_prompts_with_seed_0_count_for_training_seed_0():
-    record = {"eval": "passkey", "prompt": "toy", "seed": 0, "overrides": {}}
-    counts = lambda training, **options: Passkey((64,), **options).asks(record, Config(seed=training), {})
-    assert counts(0) and not counts(1) and counts(1, seed=0)

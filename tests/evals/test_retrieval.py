@@ -1,6 +1,5 @@
 """Retrieval as an evaluation: its records, what is not measured again, and a column of a table."""
 
-import json
 import shutil
 
 import pytest
@@ -83,10 +82,6 @@ def test_other_judgements_are_another_cell(encoder_run, retrieval_files, tmp_pat
     found = [measuring.evaluate(encoder_run, each, progress=False)[0] for each in (plain, other)]
     counts = [[each.asks(record, config, {}) for record in found] for each in (plain, other)]
     assert counts == [[True, False], [False, True]]
-    older = {name: value for name, value in found[0].items() if name != "qrels"}
-    assert plain.asks(older, config, {})
-    (encoder_run / records.RESULTS).write_text(json.dumps(older) + "\n")
-    assert measuring.evaluate(encoder_run, plain, progress=False) == [older]
 
 
 def test_the_command_has_its_options(encoder_run, retrieval_files, command):
