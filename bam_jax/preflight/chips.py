@@ -78,11 +78,10 @@ def find(name: str) -> Slice:
                 "set JAX_NUM_CPU_DEVICES in the environment for more"
             )
         return Slice(name, kind, jax.devices()[: int(shape)])
-    example = f"{kind}:{'x'.join('4' * len(CHIPS[kind].largest))}"
     sizes, largest = shape.split("x"), CHIPS[kind].largest  # checked before libtpu is loaded and asked
-    if not all(size.isdecimal() for size in sizes):
-        raise UserError(f"--topology={name} is not a chip and numbers of them; give for example v5e:4x4 or v5p:4x4x4")
-    if len(sizes) != len(largest) or not 0 < math.prod(map(int, sizes)) <= math.prod(largest):
+    example = f"{kind}:{'x'.join('4' * len(largest))}"
+    numbers = [int(size) for size in sizes if size.isdecimal()]
+    if not len(sizes) == len(numbers) == len(largest) or not 0 < math.prod(numbers) <= math.prod(largest):
         raise UserError(
             f"--topology={name}: slices of {kind} stand in {len(largest)} numbers, of {math.prod(largest):,} chips at most; "
             f"give for example {example}"
@@ -102,10 +101,7 @@ def find(name: str) -> Slice:
 
 @contextlib.contextmanager
 def _silence_stderr() -> Iterator[None]:
-    """Drop what libtpu writes to stderr at its start about there being no TPU.
-
-    It writes to the descriptor, which Python's own redirection does not reach.
-    """
+    """Drop what libtpu writes to the descriptor of stderr, as it starts, about there being no TPU."""
     kept = os.dup(2)
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 2)

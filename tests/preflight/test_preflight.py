@@ -28,39 +28,26 @@ def devices():
 
 def tiny(*overrides):
     base = Config(context=32, batch=16, model=ModelConfig(width=64, heads=4, hidden=128, remat=True))
-    return configs.override(base, configs.from_arguments(overrides))
+    return configs.override(base, configs.from_arguments([f"--config.{each}" for each in overrides]))
 
 
-def step_of(config, where=None):
-    return Step.of(config, VOCAB, (where or chips.find("cpu:8")).mesh(config.mesh))
-
-
-class Small(chips.Slice):
-    """Eight devices of a CPU that have so much memory, and the rates of a v5e."""
-
-    @property
-    def chip(self):
-        return chips.Chip(float(self.name), 819e9, 200e9, (16, 16))
-
-    @property
-    def peak(self):
-        return 197e12
+def step_of(config, topology="cpu:8"):
+    return Step.of(config, VOCAB, chips.find(topology).mesh(config.mesh))
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("pattern", ["", "rope:window=8/nope", "rope:window=8/rope:window=8/cable/bam:ssmax=on"])
 def test_the_arguments_are_what_the_compiler_plans(pattern):
-    axes = [f"--config.mesh.{axis}=2" for axis in ("data", "fsdp", "tensor")]
-    today = [f"--config.model.{name}=True" for name in ("qk_norm", "gate", "sinks")]
-    layers = [*today, f"--config.encoding={pattern}", "--config.model.layers=4"] if pattern else []
-    step = step_of(tiny(*axes, *layers, "--config.optimizer.accumulate=2"))
+    today = [*(f"model.{name}=True" for name in ("qk_norm", "gate", "sinks")), f"encoding={pattern}", "model.layers=4"]
+    axes = ["mesh.data=2", "mesh.fsdp=2", "mesh.tensor=2", "optimizer.accumulate=2"]
+    step = step_of(tiny(*axes, *(today if pattern else [])))
     made = step.compile()
     assert made.arguments == sum(step.bytes().values()) and made.temporaries > 0 and not made.refused
 
 
 def test_the_bytes_are_those_of_the_arrays_that_training_makes():
-    config = tiny("--config.mesh.data=1", "--config.mesh.fsdp=4")
-    step = step_of(config, chips.find("cpu:4"))
+    config = tiny("mesh.data=1", "mesh.fsdp=4")
+    step = step_of(config, "cpu:4")
     shardings = jax.tree.map(lambda x: x.sharding, step.state)
     with jax.set_mesh(step.mesh):
         state = initial_state(define_training(config, VOCAB)[1], shardings=shardings)
@@ -70,15 +57,17 @@ def test_the_bytes_are_those_of_the_arrays_that_training_makes():
 
 def test_what_axes_leave_of_the_work():
     """Whole weights are read, one layer after another, by all devices that share tokens; a ring and gathers are sent."""
-    base = tiny("--config.mesh.data=8", "--config.mesh.fsdp=1")
-    one, cut, ring = (
-        estimate.work(step_of(configs.override(base, {"mesh.data": 1, **axes})))
-        for axes in ({"mesh.data": 8}, {"mesh.fsdp": 8}, {"mesh.context": 8})
+    work_on = lambda topology, *mesh: estimate.work(step_of(tiny(*mesh), topology))
+    axes = (
+        ["mesh.data=8", "mesh.fsdp=1"],
+        ["mesh.data=1", "mesh.fsdp=8"],
+        ["mesh.data=1", "mesh.fsdp=1", "mesh.context=8"],
     )
+    one, cut, ring = (work_on("cpu:8", *mesh) for mesh in axes)
     assert one.operations == cut.operations == ring.operations
     assert cut.read < one.read, "the optimiser's arrays are cut"
     assert cut.sent != one.sent and ring.sent > one.sent
-    alone = estimate.work(step_of(configs.override(base, {"mesh.data": 1}), chips.find("cpu:1")))
+    alone = work_on("cpu:1", "mesh.data=1", "mesh.fsdp=1")
     assert alone.sent == 0 and alone.operations == 8 * one.operations
 
 
@@ -100,33 +89,23 @@ def test_the_batch_is_what_the_loader_gives(overrides):
     ("name", "says"),
     [
         ("v9:4x4", "unknown chip; known: cpu, v5e, v5p, v6e"),
-        ("v5e", "give for example v5e:4x4"),
-        ("v5e:4x4x4", "v5e stand in 2 numbers, .* for example v5e:4x4"),
+        ("v5p:4xfour", "v5p stand in 3 numbers, .* for example v5p:4x4x4"),
         ("v5e:100x100", "of 256 chips at most"),
-        ("cpu:0", "of which there are 8 here"),
-        ("cpu:9", "set JAX_NUM_CPU_DEVICES"),
+        ("v5e:4x4", r"needs libtpu, .* pip install '\.\[compilers\]' in a clone"),
+        ("cpu:9", "of which there are 8 here; set JAX_NUM_CPU_DEVICES"),
+        ("cpu:8 --config.mesh.fsdp=16", "needs 16 devices, and this CPU is 8"),
+        ("cpu:8 --utilisation=0", "utilisation=0.0 must be above 0"),
     ],
 )
-def test_topologies_that_there_are_not(name, says):
-    with pytest.raises(UserError, match=says):
-        chips.find(name)
-
-
-def test_without_libtpu_one_line_says_what_to_install(monkeypatch):
+def test_what_cannot_be_compiled_is_refused(name, says, monkeypatch):
     monkeypatch.setattr(chips.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"needs libtpu, .* pip install '\.\[compilers\]' in a clone"):
-        chips.find("v5e:4x4")
+    with pytest.raises(UserError, match=says):
+        main([f"--config={QUICKSTART}", *f"--topology={name}".split()])
 
 
-def test_a_mesh_of_other_devices_than_there_are():
-    with pytest.raises(UserError, match="needs 16 devices, and this CPU is 8"):
-        main([f"--config={QUICKSTART}", "--topology=cpu:8", "--config.mesh.fsdp=16"])
-    with pytest.raises(UserError, match="utilisation=0.0 must be above 0"):
-        main([f"--config={QUICKSTART}", "--topology=cpu:8", "--utilisation=0"])
-
-
-def test_a_record_that_does_not_fit_says_so():
-    step, small = step_of(tiny()), Small("1e6", "cpu", jax.devices()[:8])
+def test_a_record_that_does_not_fit_says_so(monkeypatch):
+    monkeypatch.setitem(chips.CHIPS, "v5e", chips.Chip(1e6, 819e9, 200e9, (16, 16)))
+    step, small = step_of(tiny()), chips.Slice("v5e:2x4", "v5e", jax.devices()[:8])
     made = Compiled(arguments=0.8e6, temporaries=0.1e6, program=0.2e6)
     found = report.record(step, made, small, 0.4)
     assert not found["fits"] and "it does not fit: 1.1 MB of 1.0 MB, 110%" in report.to_text(found)
@@ -147,7 +126,7 @@ def test_the_fewest_micro_batches_that_fit(room, accumulate, remat):
         rows = config.batch // config.optimizer.accumulate
         return {"fits": rows * (0.5 if config.model.remat else 1) <= room, "asked": asked[-1]}
 
-    config = tiny("--config.model.remat=False")
+    config = tiny("model.remat=False")
     found = search(config, {"data": 2, "fsdp": 1}, compiled)
     assert found["fits"] and found["asked"] == (accumulate, remat)
     assert len(asked) == len(set(asked)) <= 5

@@ -19,31 +19,34 @@ def get_config():
 
 
 @pytest.fixture
-def config(tmp_path):
+def preflight(tmp_path, capsys):
+    """Calls the command with options; returns its status and record."""
     if importlib.util.find_spec("libtpu") is None:
         pytest.skip("needs libtpu")
-    path = tmp_path / "small.py"
-    path.write_text(CONFIG)
-    return f"--config={path}"
+    (tmp_path / "small.py").write_text(CONFIG)
+
+    def call(chip, *options):
+        status = main([f"--config={tmp_path / 'small.py'}", f"--topology={chip}:2x2", "--json", *options])
+        return status, json.loads(capsys.readouterr().out)
+
+    return call
 
 
-def test_a_small_model_on_four_chips(config, capsys):
-    assert main([config, "--topology=v5e:2x2", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_a_small_model_on_four_chips(preflight):
+    status, found = preflight("v5e")
+    assert status == 0
     assert found["mesh"] == {"data": 1, "fsdp": 4, "tensor": 1, "context": 1}
     assert found["compiled"]["arguments"] == pytest.approx(sum(found["bytes"].values()), rel=0.05)  # laid out in tiles
     assert found["compiled"]["temporaries"] > 0 and max(found["seconds"].values()) > 0
 
 
-def test_a_model_that_does_not_fit(config, capsys):
+def test_a_model_that_does_not_fit(preflight):
     # Four times a prime: there are two numbers of micro-batches to try.
     overrides = [f"--config.batch={4 * 16381}", "--config.mesh.data=4", "--config.mesh.fsdp=1"]
-    assert main([config, "--topology=v5e:2x2", "--json", *overrides]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert not found["fits"] and "RESOURCE_EXHAUSTED" in found["compiled"]["refused"]
-    assert main([config, "--topology=v5e:2x2", "--json", "--search", *overrides]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["fits"] and "--config.optimizer.accumulate=16381" in found["options"]
+    status, found = preflight("v5e", *overrides)
+    assert status == 1 and not found["fits"] and "RESOURCE_EXHAUSTED" in found["compiled"]["refused"]
+    status, found = preflight("v5e", "--search", *overrides)
+    assert status == 0 and found["fits"] and "--config.optimizer.accumulate=16381" in found["options"]
 
 
 @pytest.mark.parametrize(
@@ -57,10 +60,9 @@ def test_a_model_that_does_not_fit(config, capsys):
 @pytest.mark.parametrize(
     "pattern", ["rope:window=128/rope:window=128/rope:window=128/nope", "rope:window=128/bam:ssmax=on"]
 )
-def test_a_pattern_and_all_that_goes_with_attention(config, pattern, chip, mesh, capsys):
+def test_a_pattern_and_all_that_goes_with_attention(pattern, chip, mesh, preflight):
     """One body for places that differ in numbers, and one for each run of others; sinks, gates, norms and caps in both."""
     options = "model.qk_norm=True model.gate=True model.sinks=True model.soft_cap=50 model.layers=8 ssmax=off"
     today = [f"--config.{each}" for each in f"{options} log_temperature=0.1".split()]
-    assert main([config, f"--topology={chip}:2x2", "--json", f"--config.encoding={pattern}", *today, *mesh]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["compiled"]["arguments"] == pytest.approx(sum(found["bytes"].values()), rel=0.1)
+    status, found = preflight(chip, f"--config.encoding={pattern}", *today, *mesh)
+    assert status == 0 and found["compiled"]["arguments"] == pytest.approx(sum(found["bytes"].values()), rel=0.1)
