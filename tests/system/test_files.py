@@ -10,7 +10,7 @@ from bam_jax.system.errors import UserError, ending
 
 
 def test_a_file_in_no_folder_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no folder") as raised:
+    with pytest.raises(FileNotFoundError) as raised:
         files.write_atomically(tmp_path / "none" / "a.md", "text")
     says = f"{tmp_path}/none/a.md: there is no folder {tmp_path}/none; give a path that can be read and written"
     assert ending(raised.value) == (2, says)
@@ -73,20 +73,16 @@ def test_writers_with_one_process_number_do_not_collide(tmp_path):
     assert os.listdir(tmp_path) == ["config.json"]
 
 
-def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path):
+def test_a_new_file_has_the_mode_that_the_umask_leaves_and_replaces_a_link(tmp_path):
     (tmp_path / "victim").write_text("mine")
     (tmp_path / "report.md").symlink_to("victim")
-    files.write_atomically(tmp_path / "report.md", "new")
-    assert (tmp_path / "victim").read_text() == "mine" and (tmp_path / "report.md").read_text() == "new"
-
-
-def test_a_new_file_has_the_mode_that_the_umask_leaves(tmp_path):
     usual = os.umask(0o027)
     try:
-        files.write_atomically(tmp_path / "a", "text")
+        files.write_atomically(tmp_path / "report.md", "new")
     finally:
         os.umask(usual)
-    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
+    assert (tmp_path / "victim").read_text() == "mine" and (tmp_path / "report.md").read_text() == "new"
+    assert stat.S_IMODE((tmp_path / "report.md").lstat().st_mode) == 0o640
 
 
 def test_old_drafts_of_killed_processes_are_swept_by_who_holds_the_folder(tmp_path):

@@ -14,7 +14,10 @@ def test_the_commit_is_that_of_the_code():
     assert said == f"bam_jax {bam_jax.__version__}" or re.fullmatch(r"[0-9a-f]{7,40}(-dirty)?", said)
 
 
-def commit(folder):
+def commit(folder, *files):
+    for path in files:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
     for words in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=b", "commit", "-q", "-m", "x"]):
         subprocess.run(["git", *words], cwd=folder, check=True)
 
@@ -22,22 +25,16 @@ def commit(folder):
 @pytest.mark.parametrize("installed", [".venv/lib/git.py", "../lib/git.py"])
 def test_an_installed_package_has_its_version_whatever_repository_it_lies_in(installed, tmp_path, monkeypatch):
     own = tmp_path / "own"
-    code = own / installed
-    for path in (own / "code.py", code):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+    own.mkdir()
     (own / ".gitignore").write_text(".venv\n")
-    commit(own)
-    monkeypatch.setattr(git, "__file__", str(code))
+    commit(own, own / "code.py", own / installed)
+    monkeypatch.setattr(git, "__file__", str(own / installed))
     assert git.describe() == f"bam_jax {bam_jax.__version__}"
 
 
 def test_records_make_no_code_dirty(tmp_path, monkeypatch):
     code, *kept = tmp_path / "code.py", *(tmp_path / folder / "x.jsonl" for folder in git.RECORDS)
-    for path in (code, *kept):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    commit(tmp_path)
+    commit(tmp_path, code, *kept)
     monkeypatch.setattr(git, "__file__", str(code))
     clean = git.describe()
     for path in kept:

@@ -1,7 +1,7 @@
+import contextlib
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -9,39 +9,50 @@ from bam_jax.system import lock
 from bam_jax.system.errors import UserError
 
 
-def test_a_lock_is_held_by_one_until_its_block_ends(tmp_path):
+def test_a_lock_is_held_by_one_until_its_block_ends_and_looking_holds_nothing(tmp_path):
     path = tmp_path / "lock"
+    assert not lock.is_held(path) and not path.exists()
     for _ in range(2):
         with lock.hold(path, "busy"):
             with pytest.raises(UserError, match="^busy$"), lock.hold(path, "busy"):
                 pass
-            with pytest.raises(ZeroDivisionError), lock.hold(tmp_path / "other"):
-                raise ZeroDivisionError
-
-
-def test_a_lock_is_seen_by_those_who_look_and_looking_holds_nothing(tmp_path):
-    path = tmp_path / "lock"
-    assert not lock.is_held(path) and not path.exists()
-    with lock.hold(path):
-        assert lock.is_held(path) and lock.is_held(path)
+            assert lock.is_held(path) and lock.is_held(path)
+        assert not lock.is_held(path)
+    with pytest.raises(ZeroDivisionError), lock.hold(path):
+        raise ZeroDivisionError
     assert not lock.is_held(path)
-    with lock.hold(path, "busy"):
-        pass
 
 
-def test_without_words_a_lock_is_waited_for(tmp_path):
-    entered = threading.Event()
+@contextlib.contextmanager
+def waiting(path):
+    """Another thread that waits for a lock; the block has the event of its entering."""
+    entered, end = threading.Event(), threading.Event()
 
     def wait():
-        with lock.hold(tmp_path / "lock"):
+        with lock.hold(path):
             entered.set()
+            end.wait()
 
     thread = threading.Thread(target=wait)
-    with lock.hold(tmp_path / "lock"):
-        thread.start()
-        assert not entered.wait(0.05)
-    thread.join()
-    assert entered.is_set()
+    thread.start()
+    try:
+        yield entered
+    finally:
+        end.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_without_words_a_lock_is_waited_for(tmp_path, refused):
+    """Also one that is taken away meanwhile: else a third, who makes the file once more, would hold it too."""
+    path = tmp_path / "lock"
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(UserError), lock.hold(path):
+            entered = stack.enter_context(waiting(path))
+            assert not entered.wait(0.1)
+            if refused:
+                raise UserError("no")
+        assert entered.wait(10) and lock.is_held(path)
 
 
 @pytest.mark.parametrize("below", [".", "a/b"])
@@ -64,25 +75,6 @@ def test_a_lock_that_was_there_stays_after_a_refusal(tmp_path):
     with lock.hold(tmp_path / "other"), pytest.raises(UserError, match="busy"), lock.hold(tmp_path / "other", "busy"):
         pass
     assert (tmp_path / "other").exists(), "it is held by another"
-
-
-def test_who_waits_for_a_lock_that_is_taken_away_holds_the_next(tmp_path):
-    """Else a third, who makes the file once more, would hold it too."""
-    path, entered, end = tmp_path / "lock", threading.Event(), threading.Event()
-
-    def wait():
-        with lock.hold(path):
-            entered.set()
-            end.wait()
-
-    thread = threading.Thread(target=wait)
-    with pytest.raises(UserError, match="no"), lock.hold(path):
-        thread.start()
-        time.sleep(0.1)
-        raise UserError("no")
-    assert entered.wait(10) and lock.is_held(path)
-    end.set()
-    thread.join()
 
 
 def test_a_lock_ends_with_a_killed_process(tmp_path):

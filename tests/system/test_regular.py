@@ -52,18 +52,14 @@ def test_only_regular_files_are_opened(use, odd):
     assert (odd.parent / "victim").read_text() == "{}\n" and not (odd.parent / "nowhere").exists()
 
 
-def test_a_file_larger_than_its_kind_is_not_read(tmp_path):
+def test_a_file_or_a_line_larger_than_its_kind_is_not_read(tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
     path.touch()
     os.truncate(path, 12 * 2**30)
     for read in (regular.read, lambda path: list(jsonl.read(path))):
         with pytest.raises(UserError, match=r"metrics\.jsonl has more than .* bytes"):
             read(path)
-
-
-def test_a_line_longer_than_a_record_is_not_held(tmp_path, monkeypatch):
     monkeypatch.setattr(regular, "DOCUMENT", 100)
-    path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n' + '{"step": 2, "note": "' + "x" * 1000 + '"}\n')
     with pytest.raises(UserError, match="line 2 has 100 bytes or more"):
         list(jsonl.read(path))
@@ -81,8 +77,8 @@ def test_a_tree_holds_files_and_folders_only(place, kind, tmp_path, monkeypatch)
 
 def test_a_tree_is_listed_up_to_a_number_of_entries(tmp_path, monkeypatch):
     names = {tmp_path / name for name in ("a", "b/c", "b/d/e")}
+    (tmp_path / "b/d").mkdir(parents=True)
     for name in names:
-        name.parent.mkdir(parents=True, exist_ok=True)
         name.touch()
     assert {*regular.list_tree(tmp_path)} == names and regular.list_tree(tmp_path / "none") == []
     for most in (4, 1):

@@ -21,7 +21,7 @@ VALUES = st.recursive(
 
 @hypothesis.given(VALUES)
 def test_what_json_writes_is_read_back(value):
-    for text in (json.dumps(value), json.dumps(value).encode(), json.dumps(value, ensure_ascii=False).encode()):
+    for text in (json.dumps(value), json.dumps(value, ensure_ascii=False).encode()):
         assert parse(text, "x") == value
 
 
@@ -29,7 +29,6 @@ def test_what_json_writes_is_read_back(value):
     ("text", "says"),
     [
         ("", "x is not JSON (Input data was truncated); mend or remove it"),
-        ("[NaN]", "x is not JSON"),
         ("1e999", "x is not JSON (Number out of range)"),
         (str(LARGEST), "the number 9223372036854775808 is too large"),
         ("1" * 5000, "x is not JSON (Integer value out of range)"),
@@ -37,7 +36,6 @@ def test_what_json_writes_is_read_back(value):
         ("[" * 100_000, "x is nested too deep"),
         (b'"\xff"', "x is not UTF-8"),
         (r'"\ud800"', "x is not JSON"),
-        ("\ufeff1", "x is not JSON"),
     ],
 )
 def test_hostile_json_is_one_line(text, says):
@@ -68,35 +66,27 @@ GOOD = {"count": 3, "share": None}
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{}, {"share": 2}, {"share": 0.5, "unknown": []}, {"more": {"x": [{"kind": "a"}]}}, {"pair": [["a"], True]}],
+    "change", [{"share": 2, "unknown": []}, {"more": {"x": [{"kind": "a"}]}, "pair": [["a"], True]}]
 )
 def test_what_fits_is_given_back(change):
     assert check(GOOD | change, Outer, "x") == GOOD | change
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("value", "says"),
     [
-        ({"count": 0}, "f, line 1 has count=0, which must be `int` >= 1; remove that line"),
-        ({"count": True}, "has count=True, which must be `int`"),
-        ({"share": "1"}, "has share='1', which must be `float | null`"),
-        ({"more": {"x": [{"kind": "a"}, {"kind": "c"}]}}, "}: Invalid enum value 'c'; remove that line"),
-        ({"more": {"x": [{}]}}, "has no 'more[...][0].kind'"),
-        ({"more": {"x": [1]}}, "has more[...][0]={'x': [1]}, which must be `object`"),
-        ({"pair": [["a"]]}, "has pair=[['a']], which must be `array` of length 2"),
-        ({"pair": [["a"], 1]}, "has pair[1]=1, which must be `bool`"),
-        ({"share": ["x" * 1000] * 1000}, "..."),
+        (GOOD | {"count": 0}, "f, line 1 has count=0, which must be `int` >= 1; remove that line"),
+        (GOOD | {"share": "1"}, "has share='1', which must be `float | null`"),
+        (GOOD | {"more": {"x": [{"kind": "c"}]}}, "}: Invalid enum value 'c'; remove that line"),
+        (GOOD | {"more": {"x": [{}]}}, "has no 'more[...][0].kind'"),
+        (GOOD | {"more": {"x": [1]}}, "has more[...][0]={'x': [1]}, which must be `object`"),
+        (GOOD | {"pair": [["a"], 1]}, "has pair[1]=1, which must be `bool`"),
+        (GOOD | {"share": ["x" * 1000] * 1000}, "..."),
+        ({"count": 1}, "f, line 1 has no 'share'; remove"),
+        ([1], "f, line 1 is [1], which must be `object`; remove"),
     ],
 )
-def test_what_does_not_fit_is_named_with_its_field(change, says):
+def test_what_does_not_fit_is_named_with_its_field(value, says):
     with pytest.raises(UserError) as raised:
-        check(GOOD | change, Outer, "f, line 1", "remove that line")
+        check(value, Outer, "f, line 1", "remove that line")
     assert says in str(raised.value) and len(str(raised.value)) < 400
-
-
-def test_a_field_that_is_missing_and_what_is_no_record_are_named():
-    with pytest.raises(UserError, match="f has no 'share'; mend"):
-        check({"count": 1}, Outer, "f")
-    with pytest.raises(UserError, match=r"f is \[1\], which must be `object`; mend"):
-        check([1], Outer, "f")
