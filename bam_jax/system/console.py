@@ -30,20 +30,13 @@ def progress(total: int, *, done: int = 0, unit: str = "step", label: str = "", 
 
     The rate is that since the first update: what comes before it, such as a compilation, is not repeated.
     """
-    bar = _timed(import_extra("tqdm", "progress", "train").tqdm)
-    options = {
-        "total": total,
-        "initial": done,
-        "unit": unit,
-        "desc": label,
-        "disable": show is False,
-        "file": sys.stderr,
-        "miniters": 1,
-    }
+    bar = import_extra("tqdm", "progress", "train").tqdm
+    options = {"total": total, "initial": done, "unit": unit, "desc": label, "disable": show is False, "miniters": 1}
     if show or sys.stderr.isatty():
-        return bar(**options, dynamic_ncols=True)
+        return _timed(bar)(**options, file=sys.stderr, dynamic_ncols=True)
     text = "{desc}: {n_fmt} of {total_fmt} ({unit}), {elapsed} elapsed{left}{postfix}"
-    return _lines(bar)(**options, delay=_MINUTE, mininterval=_MINUTE, maxinterval=_MINUTE, bar_format=text)
+    often = {"delay": _MINUTE, "mininterval": _MINUTE, "maxinterval": _MINUTE}
+    return _lines(_timed(bar))(**options, **often, file=sys.stderr, bar_format=text)
 
 
 def progress_option(parser: argparse.ArgumentParser) -> None:
@@ -76,8 +69,7 @@ def _timed(bar: type[Bar]) -> type[Bar]:
                 return values | {"left": ""}
             units, start = self.first or (self.n, 0.0)
             rate = (self.n - units) / max(time.monotonic() - start, 1e-9)
-            seconds = (self.total - self.n) / rate if rate else None
-            left = "" if seconds is None else f", {self.format_interval(seconds)} left"
+            left = f", {self.format_interval((self.total - self.n) / rate)} left" if rate else ""
             return values | {"rate": rate, "left": left}
 
     return Timed

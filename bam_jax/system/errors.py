@@ -36,10 +36,8 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message} (see --help)")
 
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Why the system writes no more of a file: the disk is full, or a limit is reached."""
-AGAIN = 75
-"""The exit code of a command that was stopped but may be started again, to go on (sysexits.h: EX_TEMPFAIL)."""
+AGAIN = 75  # the exit code of a command that was stopped and can be started again (sysexits.h: EX_TEMPFAIL)
+INTERRUPTED = 130  # the exit code after Ctrl-C, as shells have it
 
 
 class Stopped(RuntimeError):
@@ -50,25 +48,15 @@ class Interrupted(Stopped):
     """Ctrl-C asked for it."""
 
 
-INTERRUPTED = 130
-"""The exit code after Ctrl-C, as shells have it."""
-
-
+LONGEST = 1500  # characters of a message, at most: a name that is given may be as long as a command line
+NAMES = 20  # names in a list within a message, at most
+LEAST = 3 * 2**30
+"""Bytes of address space below which libraries do not fail cleanly: OpenBLAS retries for ever, and XLA's compiler aborts."""
 LESS = (
     "give a training a smaller --config.batch, a larger --config.optimizer.accumulate, --config.model.remat=True or a smaller "
     "--config.model; an evaluation shorter --lengths or less --memory; generate fewer --tokens; heads fewer --keys"
 )
 """The options that take less memory."""
-
-LEAST = 3 * 2**30
-"""Bytes of address space below which libraries do not fail cleanly: OpenBLAS retries for ever, and XLA's compiler aborts."""
-
-LONGEST = 1500
-"""Characters of a message, at most: a name that is given may be as long as a command line."""
-
-NAMES = 20
-"""The most names in a list within a message."""
-
 _FULL = re.compile("RESOURCE_EXHAUSTED|out[ _]of[ _]memory|can't start new thread", re.IGNORECASE)
 """In the message of a RuntimeError: of XLA, when a device has no memory left (jax.errors.JaxRuntimeError), or of Python."""
 _UNMAPPED = re.compile("failed to map segment|cannot allocate memory", re.IGNORECASE)
@@ -90,8 +78,7 @@ def nearest(name: str, known: Iterable[str], listing: str = "") -> str:
     text = f"did you mean '{close[0]}'? known: " if close else "known: "
     if len(names) <= NAMES:
         return text + ", ".join(names)
-    most_similar = difflib.get_close_matches(name, names, n=NAMES, cutoff=0.0)
-    text += f"{', '.join(most_similar)} and {len(names) - NAMES} more"
+    text += f"{', '.join(difflib.get_close_matches(name, names, n=NAMES, cutoff=0.0))} and {len(names) - NAMES} more"
     return f"{text} ({listing} lists all)" if listing else text
 
 
@@ -132,7 +119,7 @@ def ending(error: BaseException) -> tuple[int, str] | None:
         return 2, str(error)
     if is_lack_of_memory(error):
         return 2, f"not enough memory ({' '.join(str(error).split())[:160]}); {LESS}"
-    if isinstance(error, OSError) and error.errno in FULL:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # or a limit is reached
         path = error.filename2 or error.filename  # of a copy the second one is written
         where = f"{path}: " if path is not None else ""
         return 2, f"{where}{error.strerror}; make room on the disk, and give the same command again"

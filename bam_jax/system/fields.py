@@ -4,12 +4,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-LARGEST = 2**53
-"""Whole numbers are at most that, as arrays of floats hold them."""
-HUGE = 1e250
-"""Other numbers are at most that: sums and means of them, weighted by whole numbers, stay finite."""
-STEEPEST = 500.0
-"""Nats: a loss is at most that, so that its perplexity is no larger."""
+LARGEST = 2**53  # whole numbers are at most that, as arrays of floats hold them
+HUGE = 1e250  # other numbers are at most that: sums and means of them, weighted by whole numbers, stay finite
+STEEPEST = 500.0  # nats: a loss is at most that, so that its perplexity is no larger
 
 Natural = Annotated[int, Meta(ge=0, le=LARGEST)]
 Count = Annotated[int, Meta(ge=1, le=LARGEST)]
@@ -19,6 +16,4 @@ Seconds = Annotated[float, Meta(ge=0, le=HUGE)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Loss = Annotated[float, Meta(ge=0, le=STEEPEST)]
 Line = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]*\Z")]
-"""One line of text."""
-Name = Annotated[str, Meta(pattern=r"^(?!\.{1,2}\Z)[^\x00-\x1f\x7f/]{1,255}\Z")]
-"""The name of a folder."""
+Name = Annotated[str, Meta(pattern=r"^(?!\.{1,2}\Z)[^\x00-\x1f\x7f/]{1,255}\Z")]  # of a folder

@@ -21,10 +21,8 @@ from bam_jax.system.errors import UserError, shown
 from bam_jax.system.extras import import_extra
 
 COMPRESSIONS = (".gz", ".zst")
-SMALL = 2**26
-"""Bytes of a file of the user's that is read whole, at most: a vocabulary, a page."""
-DRAFT = ".draft"
-"""The suffix of a file that is being written."""
+SMALL = 2**26  # bytes of a file of the user's that is read whole, at most: a vocabulary, a page
+DRAFT = ".draft"  # the suffix of a file that is being written
 _STALE = 24 * 3600  # seconds after which a draft is that of a killed process
 _PIECE = 2**18  # bytes read at a time
 
@@ -40,10 +38,8 @@ class File:
     @property
     def kind(self) -> str:
         """The suffix that says what is in it, that of a compression left out: ".jsonl" of "a.jsonl.gz"."""
-        name = self.name
-        for suffix in COMPRESSIONS:
-            name = name.removesuffix(suffix)
-        return os.path.splitext(name)[1]
+        stem, suffix = os.path.splitext(self.name)
+        return os.path.splitext(stem)[1] if suffix in COMPRESSIONS else suffix
 
     def open_raw(self) -> BinaryIO:
         """The open file, its bytes as stored."""

@@ -8,19 +8,16 @@ import reprlib
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from bam_jax.system import files, lock, regular, typed_json
 from bam_jax.system.errors import UserError
 
-CRC = "crc32"
-"""The name of a document's checksum."""
-
+CRC = "crc32"  # the name of a document's checksum
 _REMEDY = "put it back from a copy or remove that line"
 
 
-class Writer:
+class Writer(contextlib.AbstractContextManager["Writer"]):
     """Appends records to a JSON-lines file, one flushed line each; the file is made if it is missing."""
 
     def __init__(self, path: str | os.PathLike):
@@ -39,12 +36,7 @@ class Writer:
         except OSError as error:
             raise files.named(error, self._file.name) from None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -116,9 +108,8 @@ def _object(text: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def keep(path: str | os.PathLike, wanted: Callable[[dict[str, Any]], bool]) -> None:
+def keep(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
     """Rewrite a JSON-lines file with only the wanted records, all at once or not at all."""
-    path = Path(path)
     if path.exists():
         files.write_atomically(path, "".join(text.decode() + "\n" for text, record in _lines(path) if wanted(record)))
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from bam_jax.system import files, regular
 from bam_jax.system.errors import UserError
 
-NAME = ".lock"
-"""The file in a folder by which all of it is locked."""
+NAME = ".lock"  # the file in a folder by which all of it is locked
 
 
 @contextlib.contextmanager

@@ -13,12 +13,9 @@ from typing import BinaryIO
 
 from bam_jax.system.errors import UserError
 
-DOCUMENT = 2**22
-"""Bytes of a JSON document of a run, or of a line of its records, at most: parsed they take many times that."""
-RECORDS = 2**28
-"""Bytes of a run's file of records, at most."""
-ENTRIES = 100_000
-"""Files and folders below a folder of a run, at most."""
+DOCUMENT = 2**22  # bytes of a JSON document of a run, or of a line of its records: parsed they take many times that
+RECORDS = 2**28  # bytes of a run's file of records, at most
+ENTRIES = 100_000  # files and folders below a folder of a run, at most
 
 
 def opener(path: str | os.PathLike, flags: int) -> int:
@@ -77,9 +74,7 @@ def list_tree(path: str | os.PathLike) -> list[Path]:
             for entry in inside:
                 entries += 1
                 if entries > ENTRIES:
-                    raise UserError(
-                        f"{path} holds more than {ENTRIES:,} files, and is not what its name says; take it away"
-                    )
+                    raise UserError(f"{path} holds more than {ENTRIES:,} files, not what its name says; take it away")
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(Path(entry.path))
                 elif entry.is_file(follow_symlinks=False):

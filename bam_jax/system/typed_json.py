@@ -9,10 +9,8 @@ import msgspec
 
 from bam_jax.system.errors import UserError
 
-DEPTH = 64
-"""Lists and objects within each other, at most: code that reads them recurses as often."""
-LARGEST = 2**63
-"""Whole numbers are smaller: code that reads them makes arrays or floats of them."""
+DEPTH = 64  # lists and objects within each other, at most: code that reads them recurses as often
+LARGEST = 2**63  # whole numbers are smaller: code that reads them makes arrays or floats of them
 
 
 def parse(text: str | bytes, where: str, remedy: str = "mend or remove it", *, strict: bool = True) -> Any:
