@@ -34,20 +34,10 @@ def agree(found, expected):
     return alike and all(math.isclose(float(a), float(b), rel_tol=0.01, abs_tol=0.01) for a, b in pairs)
 
 
-@pytest.mark.parametrize(
-    ("found", "expected", "same"),
-    [
-        ("(3193, '48213')", "(3193, '48213')", True),
-        ("(3193, '48213')", "(3193, '48214')", False),
-        ("chunked    True\nrows True", "chunked    True\nrows False", False),
-        ("200 0.484", "200 0.489", True),
-        ("200 0.484", "200 0.514", False),
-        ("200 0.484", "200 0.484 0.484", False),
-        ("Array([ 2,  4], dtype=int32)", "Array([2, 4], dtype=int32)", False),
-    ],
-)
-def test_texts_agree_but_for_rounding(found, expected, same):
-    assert agree(found, expected) == same
+def test_texts_agree_but_for_rounding():
+    assert agree("200 0.484", "200 0.489")
+    for found, expected in (("(3193, '48213')", "(3193, '48214')"), ("200 0.484", "200 0.514"), ("1.0", "1.0 1.0")):
+        assert not agree(found, expected)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -66,6 +56,4 @@ def test_they_run(path, tmp_path):
     ran = subprocess.run([sys.executable, FOLDER / "run.py", copied], capture_output=True, text=True, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert kinds(copied) == before
-    assert [
-        (found, expected) for found, expected in zip(texts(copied), said, strict=True) if not agree(found, expected)
-    ] == []
+    assert [pair for pair in zip(texts(copied), said, strict=True) if not agree(*pair)] == []
