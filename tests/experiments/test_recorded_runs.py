@@ -74,36 +74,30 @@ def write_run(folder, job, lines):
 
 
 @pytest.fixture
-def without_weights(monkeypatch):
-    """Runs need no checkpoints."""
+def place(tmp_path, monkeypatch):
+    """Two rows with two seeds each, their folder, and their records; the runs need no checkpoints."""
     monkeypatch.setattr(recorded_runs, "checkpoint", types.SimpleNamespace(restore_model=lambda *run, step: (0, 0, 0)))
     monkeypatch.setattr(recorded_runs, "head_parameters", lambda decoder: HEADS)
-
-
-@pytest.fixture
-def place(without_weights, tmp_path):
-    """Two rows with two seeds each, their folder, and their records."""
     rows = [Row("A", CONFIG, {"steps": 10}, seeds=(0, 1)), Row("B", CONFIG, {"steps": 10, "batch": 2}, seeds=(0, 1))]
     made = tabled("t", rows, [Table("T", COLUMNS, {"A": (), "B": ()})])
     made = dataclasses.replace(made, records=tmp_path / "records" / "small" / "x")
-    folder = tmp_path / "runs"
-    planned = jobs.row_jobs(made)
-    for job in planned:
-        write_run(folder, job, measured(job.seed))
-        source = {"command": "c", "commit": "abc-dirty", "machine": {"device": "cpu", "processor": "p", "cores": 2}}
-        source["machine"]["versions"] = {"jax": "1"}
-        (folder / job.name / recorded_runs.SOURCE).write_text(json.dumps(source))
-        recorded_runs.append(made.records, folder / job.name, job.name, job.config)
-    return types.SimpleNamespace(made=made, folder=folder, jobs=planned, records=made.records)
+    place = types.SimpleNamespace(made=made, folder=tmp_path / "runs", jobs=jobs.row_jobs(made), records=made.records)
+    machine = {"device": "cpu", "processor": "p", "cores": 2, "versions": {"jax": "1"}}
+    for job in place.jobs:
+        write_run(place.folder, job, measured(job.seed))
+        source = {"command": "c", "commit": "abc-dirty", "machine": machine}
+        (place.folder / job.name / recorded_runs.SOURCE).write_text(json.dumps(source))
+    append(place, *place.jobs)
+    return place
 
 
 def parts(place):
     return sorted(place.records.iterdir())
 
 
-def append_all(place):
-    for job in place.jobs:
-        recorded_runs.append(place.records, place.folder / job.name, job.name, job.config)
+def append(place, *planned, folder=None, records=None):
+    for job in planned:
+        recorded_runs.append(records or place.records, (folder or place.folder) / job.name, job.name, job.config)
 
 
 def csv(made, folder):
@@ -112,14 +106,13 @@ def csv(made, folder):
 
 def test_pages_say_where_models_were_trained_from_folders_and_from_records(place):
     said = ["p, 2 cores a model, jax 1: 4 models, of the commits abc-dirty (4)."]
-    for made, folder in ((dataclasses.replace(place.made, records=None), place.folder), (place.made, Path("nowhere"))):
-        assert results.describe_provenance(results.read_provenance(made, folder).values()) == said
+    alone = dataclasses.replace(place.made, records=None)
+    for made, folder in ((alone, place.folder), (place.made, Path("nowhere"))):
         (section,) = tables_page.notes_sections(made, folder)
         assert section.title == tables_page.PROVENANCE and section.items == said
     other = place.folder / place.jobs[0].name / recorded_runs.SOURCE
     chip = {"device": "TPU v6e", "processor": "p", "cores": None, "versions": {}}
     other.write_text(json.dumps({"command": "c", "commit": None, "machine": chip}))
-    alone = dataclasses.replace(place.made, records=None)
     assert results.describe_provenance(results.read_provenance(alone, place.folder).values()) == [
         "TPU v6e, p, jax of no version: 1 model, of the commits no checkout (1).",
         "p, 2 cores a model, jax 1: 3 models, of the commits abc-dirty (3).",
@@ -155,12 +148,12 @@ def test_a_record_has_all_but_the_weights(place):
 def test_what_was_lost_is_added_again_and_nothing_twice(place):
     """As after a kill: a part is there or is not."""
     whole, expected = parts(place), csv(place.made, place.folder / "nowhere")
-    append_all(place)
+    append(place, *place.jobs)
     assert parts(place) == whole
     for part in whole[::2]:
         part.unlink()
     (place.records / f".{whole[0].name}.00ff.draft").write_bytes(b"PAR1")
-    append_all(place)
+    append(place, *place.jobs)
     assert {*whole[1::2]} < {*parts(place)} and len([*place.records.glob("part-*")]) == 4
     assert csv(place.made, place.folder / "nowhere") == expected
 
@@ -170,11 +163,7 @@ def test_several_sweeps_write_at_once_and_nothing_twice(place):
         part.unlink()
     todo = [*place.jobs] * 2
     with ThreadPoolExecutor(len(todo)) as pool:  # each opens the lock anew, as processes do
-        list(
-            pool.map(
-                lambda job: recorded_runs.append(place.records, place.folder / job.name, job.name, job.config), todo
-            )
-        )
+        list(pool.map(lambda job: append(place, job), todo))
     assert len(parts(place)) == 4 == len(recorded_runs.read(place.records))
 
 
@@ -187,7 +176,7 @@ def test_joined_records_count_each_cell_once_and_more_samples_are_added(place):
     more = cell("passkey", 128, 1.0, depth=1.0, first=3, n=4, prompt="toy", seed=0)
     jsonl.append(place.folder / job.name / "results.jsonl", more)
     before = parts(place)
-    recorded_runs.append(place.records, place.folder / job.name, job.name, job.config)
+    append(place, job)
     (added,) = {*parts(place)} - {*before}
     assert pyarrow.parquet.read_metadata(added).num_rows == 1
     assert known([more])[0] in known(recorded_runs.find(place.records, job.digest).cells)
@@ -201,7 +190,7 @@ def test_the_folder_wins_then_the_newest_training(place):
     text = tables.results_reader(again, place.records)(job).cells
     assert [each["value"] for each in text if each["eval"] == "perplexity"] == [20.0]
     write_lines(again / job.name / "metrics.jsonl", [{"step": 10, "loss": 1.0, "seconds": 1.0}])
-    recorded_runs.append(place.records, again / job.name, job.name, job.config)
+    append(place, job, folder=again)
     run = recorded_runs.find(place.records, job.digest)
     assert [each["value"] for each in run.cells if each["eval"] == "perplexity"] == [20.0]
     assert run.history[-1]["loss"] == 1.0 and len(run.cells) == 6
@@ -210,22 +199,22 @@ def test_the_folder_wins_then_the_newest_training(place):
 def test_a_run_without_cells_is_recorded(place, tmp_path):
     job = place.jobs[0]
     write_lines(place.folder / job.name / "results.jsonl", [])
-    recorded_runs.append(tmp_path / "alone", place.folder / job.name, job.name, job.config)
+    append(place, job, records=tmp_path / "alone")
     assert recorded_runs.find(tmp_path / "alone", job.digest).cells == []
 
 
-VALUES = st.floats(0, 1) | st.sampled_from([0, 1, 1 / 3, 2 / 3])
+MORE = [{}, {"commit": None}, {"task": 3}, {"overrides": {"a.b": [1, {"c": "ü"}]}}, {"own": 2**62}]
 CELLS = st.lists(
     st.builds(
-        lambda length, value, depth, n, first, more: cell(
-            "passkey", length, value, depth=depth, n=n, first=first, prompt="toy", seed=0, config="d", **more
+        lambda length, value, more, **own: (
+            cell("passkey", length, value, **own, prompt="toy", seed=0, config="d") | more
         ),
-        st.sampled_from([64, 128]),
-        VALUES,
-        st.sampled_from([0.0, 0.5, 1.0, 1]),
-        st.sampled_from([1, 3, 49]),
-        st.sampled_from([0, 3]),
-        st.sampled_from([{}, {"commit": None}, {"task": 3}, {"overrides": {"a.b": [1, {"c": "ü"}]}}, {"own": 2**62}]),
+        length=st.sampled_from([64, 128]),
+        value=st.floats(0, 1) | st.sampled_from([0, 1, 1 / 3, 2 / 3]),
+        more=st.sampled_from(MORE),
+        depth=st.sampled_from([0.0, 0.5, 1.0, 1]),
+        n=st.sampled_from([1, 3, 49]),
+        first=st.sampled_from([0, 3]),
     ),
     max_size=8,
     unique_by=_text,
@@ -241,11 +230,8 @@ def test_cells_are_read_back_bit_for_bit(tmp_path, cells):
     digest = config.digest(config.Config())
     run = {"run": digest, "name": "r", "config": fields, "source": None, "losses": losses, "heads": {}}
     write_part(folder, [(run, cells)])
-    found = recorded_runs.find(folder, digest).cells
-    without = lambda each: {name: each[name] for name in each if name not in DROPPED}
-    assert [json.dumps(without(each), sort_keys=True) for each in found] == [
-        json.dumps(without(each), sort_keys=True) for each in cells
-    ]
+    kept = lambda cells: [json.dumps(c | dict.fromkeys(DROPPED), sort_keys=True) for c in cells]
+    assert kept(recorded_runs.find(folder, digest).cells) == kept(cells)
 
 
 @pytest.mark.parametrize("count", [150, pytest.param(3000, marks=pytest.mark.full)])
@@ -273,7 +259,6 @@ def rewritten(part, change):
     table = pyarrow.parquet.read_table(part)
     written = pyarrow.parquet.read_metadata(part).metadata
     table = change(table).cast(table.schema).replace_schema_metadata(written)
-    pyarrow.parquet.write_table(table, part, store_schema=False)
     with pyarrow.parquet.ParquetWriter(part, table.schema, store_schema=False) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata(written)
@@ -287,7 +272,6 @@ def replaced(table, name, values):
     ("change", "says"),
     [
         (lambda table: table.slice(1), "has 1 runs, 6 cells, 1 seeds, .* other than it was written with, 1 runs, 7 cells"),
-        (lambda table: table.filter(pyarrow.compute.field("eval") != "passkey"), "has 1 runs, 4 cells"),
         (lambda table: table.take([1, 0, 2, 3, 4, 5, 6]), "other than it was written with"),
         (lambda table: replaced(table, "value", [0.25, *table["value"].to_pylist()[1:]]), "other than it was written"),
         (lambda table: replaced(table, "n", [0] * 7), "row 0 has n=0, which must be `int` >= 1"),
@@ -297,7 +281,6 @@ def replaced(table, name, values):
         (lambda table: replaced(table, "name", ["x", *["y"] * 6]), "its rows describe a run in two ways"),
         (lambda table: replaced(table, "run", ["x"] * 7), "run x has the configuration of"),
         (lambda table: replaced(table, "heads", ['{"shape": [[1.0], []]}'] * 7), "several numbers of heads"),
-        (lambda table: replaced(table, "heads", ['{"shape": [[1e999]]}'] * 7), "is not JSON"),
         (lambda table: replaced(table, "losses", ['{"step": [1], "loss": [], "seconds": []}'] * 7), "several lengths"),
         (lambda table: replaced(table, "config", ['{"model.layers": 0}'] * 7), "a configuration that cannot be read"),
     ],
@@ -316,20 +299,16 @@ def metadata(part):
     return pyarrow.parquet.read_metadata(part).metadata[recorded_runs.METADATA]
 
 
-@pytest.mark.parametrize("contents", [b"", b"PAR1", b'{"run": 1}\n', "another"])
-def test_a_file_that_is_no_part_is_refused(place, contents):
-    part = parts(place)[0]
-    if contents == "another":
-        pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), part)
-    else:
-        part.write_bytes(contents)
-    with pytest.raises(UserError, match="is not a part of records" if contents == "another" else "cannot be read"):
-        recorded_runs.read(place.records)
-
-
-def test_a_part_with_too_many_rows_is_refused_before_it_is_read(place, monkeypatch):
+def test_a_file_that_is_no_part_is_refused(place, monkeypatch):
     monkeypatch.setattr(recorded_runs, "ROWS", 6)
     with pytest.raises(UserError, match="has more than 6 rows"):
+        recorded_runs.read(place.records)
+    part = parts(place)[0]
+    pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), part)
+    with pytest.raises(UserError, match="is not a part of records"):
+        recorded_runs.read(place.records)
+    part.write_bytes(b"PAR1")
+    with pytest.raises(UserError, match="cannot be read"):
         recorded_runs.read(place.records)
 
 
@@ -364,13 +343,11 @@ def test_a_single_part_and_folders_at_any_depth_are_read(place, tmp_path):
     linked = found[found["path"] == str(above / "linked")]
     assert len(linked) == (runs["name"] == place.jobs[0].name).sum() > 0
     assert len(found) == len(runs) + len(kept) + len(linked)
-
-
-def test_a_path_without_results_is_named(tmp_path):
     with pytest.raises(UserError, match="is not there; give folders of runs or of records"):
         bam_jax.results(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="has no results"):
-        bam_jax.results([tmp_path])
+        bam_jax.results([tmp_path / "empty"])
 
 
 COMMITTED = sorted({part.parent for part in Path("experiments/records").rglob("*.parquet")})
