@@ -1,24 +1,18 @@
 """The margins of the quickstart's claims: the rows that are repeated, the table, and where a killed command continues."""
 
-import importlib.util
+import importlib
 import os
-from pathlib import Path
 
 import pytest
 
 from bam_jax.config import CONFIGS
 from bam_jax.experiments import jobs
 
-FILE = CONFIGS.parent / "experiments" / "quickstart_margins.py"
-
 
 @pytest.fixture
 def margins(monkeypatch):
-    spec = importlib.util.spec_from_file_location("quickstart_margins", FILE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     monkeypatch.setattr(os, "environ", dict(os.environ))
-    return module
+    return importlib.import_module("quickstart_margins")
 
 
 def test_claimed_rows_have_fresh_seeds_where_the_quickstart_claims_something(margins):
@@ -34,9 +28,7 @@ def test_claimed_rows_have_fresh_seeds_where_the_quickstart_claims_something(mar
 def test_the_pages_table_comes_from_the_records_and_nothing_is_measured_again(margins, monkeypatch, capsys):
     monkeypatch.setattr(margins.Sweep, "run", None)
     margins.main(["--runs=nowhere"])
-    table = capsys.readouterr().out
-    assert table in (CONFIGS.parent / "docs" / "quickstart.md").read_text()
-    assert table.count("| 8 of 8 |") == 3 and table.count("| 2 of 2 |") == 3 * 5
+    assert capsys.readouterr().out in (CONFIGS.parent / "docs" / "quickstart.md").read_text()
 
 
 def test_what_the_records_lack_is_measured_under_its_own_arithmetic(margins, tmp_path, monkeypatch):
@@ -46,12 +38,10 @@ def test_what_the_records_lack_is_measured_under_its_own_arithmetic(margins, tmp
         swept.append((os.environ["XLA_FLAGS"], os.environ["NPROC"], len(jobs.row_jobs(sweep.experiments[0]))))
         raise KeyboardInterrupt
 
-    kept = tmp_path / "records"
-    kept.mkdir()
-    first = margins.ARITHMETICS[0]
-    (kept / f"{first.isa}-{first.threads}").symlink_to(margins.RECORDS / f"{first.isa}-{first.threads}")
-    monkeypatch.setattr(margins, "RECORDS", kept)
+    first = f"{margins.ARITHMETICS[0].isa}-{margins.ARITHMETICS[0].threads}"
+    (tmp_path / first).symlink_to(margins.RECORDS / first)
+    monkeypatch.setattr(margins, "RECORDS", tmp_path)
     monkeypatch.setattr(margins.Sweep, "run", run)
     with pytest.raises(KeyboardInterrupt):
         margins.main([f"--runs={tmp_path / 'runs'}"])
-    assert swept == [("--xla_cpu_max_isa=AVX", "1", 2 * 4)] and not Path(tmp_path / "runs").exists()
+    assert swept == [("--xla_cpu_max_isa=AVX", "1", 2 * 4)] and not (tmp_path / "runs").exists()

@@ -9,7 +9,6 @@ from bam_jax.experiments import experiment, jobs, runner
 from bam_jax.system.errors import UserError
 
 FILE = """
-from pathlib import Path
 from bam_jax.evals.passkey import Passkey
 from bam_jax.experiments.experiment import Experiment, Row
 from bam_jax.config import CONFIGS
@@ -25,14 +24,14 @@ TRIES = {"a, keys": ({"optimizer.rate": 0.1}, {"optimizer.rate": 0.2})}
 def test_the_worst_seed_counts(tmp_path, monkeypatch):
     path = tmp_path / "search.py"
     path.write_text(FILE)
-    accuracies = {("a, keys, try 0", 100): 1.0, ("a, keys, try 0", 101): 0.2, ("a, keys, try 1", 100): 0.9}
+    accuracies = iter([1.0, 0.2, 0.9, 0.8])
     for job in jobs.row_jobs(experiment.load(path)):
         common = {"length": 64, "n": 1, "step": 3000, "overrides": {}}
-        accuracy = accuracies[job.row.label, job.seed] if (job.row.label, job.seed) in accuracies else 0.8
-        keys = {"eval": "passkey", "depth": 0.0, "prompt": "toy", "seed": 100, "unit": "accuracy", "value": accuracy}
+        keys = {"eval": "passkey", "depth": 0.0, "prompt": "toy", "seed": 100, "unit": "accuracy"}
         text = {"eval": "perplexity", "window": 64, "windows": [1.0], "unit": "perplexity", "value": 5.0}
         (tmp_path / job.name).mkdir()
-        (tmp_path / job.name / "results.jsonl").write_text("".join(f"{json.dumps(common | c)}\n" for c in (keys, text)))
+        lines = [common | keys | {"value": next(accuracies)}, common | text]
+        (tmp_path / job.name / "results.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     monkeypatch.setattr(runner, "run", lambda *arguments: [])
     result = rate_search.search(path, TRIES, tmp_path, tmp_path / "out.json")
     assert result["rates"] == {"a, keys": {"optimizer.rate": 0.2}}
@@ -47,6 +46,5 @@ def test_perplexity_decides_between_equal_accuracies_and_where_no_keys_are_plant
     assert rate_search.best([{"accuracy": 0.5, "perplexity": 3.0}, {"accuracy": 0.5, "perplexity": 2.0}]) == 1
     assert rate_search.best([{"perplexity": 2.0}, {"perplexity": 2.0}, {"perplexity": 3.0}]) == 0
     assert rate_search.best([{"loss": 2.0}, {"loss": 1.0}]) == 1
-    found, lost = {"accuracy": 1.0, "perplexity": 3.0}, {"accuracy": 0.94, "perplexity": 1.0}
-    tries = [found, {"accuracy": 0.96, "perplexity": 2.0}, lost]
+    tries = [{"accuracy": a, "perplexity": p} for a, p in ((1.0, 3.0), (0.96, 2.0), (0.94, 1.0))]
     assert rate_search.best(tries) == 0 and rate_search.best(tries, enough=0.95) == 1

@@ -16,7 +16,8 @@ from bam_jax.experiments.experiment import Fetch, Preparation, load
 from bam_jax.system import errors, jsonl, lock
 from bam_jax.system.errors import UserError
 
-CONFIG = str(Path(__file__).parents[2] / "configs" / "quickstart.py")
+QUICKSTART = Path(__file__).parents[2] / "experiments" / "quickstart.py"
+CONFIG = str(QUICKSTART.parents[1] / "configs" / "quickstart.py")
 EXPERIMENT = f"""
 from bam_jax.evals.passkey import Passkey
 from bam_jax.experiments.experiment import Experiment, Row
@@ -32,16 +33,12 @@ def get_experiment(source, runs):
 
 
 STEPS = """
-import sys
 from bam_jax.experiments.experiment import Experiment, Preparation
 
 def get_experiment(source, runs):
-    say = lambda text, makes: Preparation("timeit", ("-n1", "-r1", text), makes)
-    steps = (
-        say(f"open({str(runs / 'order')!r}, 'a').write('made ')", str(runs / "order")),
-        say(f"open({str(runs / 'order')!r}, 'a').write({source!r} + ' ')", ""),
-        say("1 / (" + repr(source) + " != 'bad')", ""),
-    )
+    say = lambda text, makes="": Preparation("timeit", ("-n1", "-r1", text), makes)
+    write = lambda word: f"open({str(runs / 'order')!r}, 'a').write({word + ' '!r})"
+    steps = (say(write("made"), str(runs / "order")), say(write(source)), say(f"1 / ({source!r} != 'bad')"))
     return Experiment("No rows", (), preparations=steps)
 """
 
@@ -117,23 +114,6 @@ def test_a_folder_is_of_one_experiment_and_one_sweep_at_a_time(experiment, shari
     assert f"another sweep works in {folder}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [("--scale=paper", "--scale=paper: .*two.py has one scale only"), ("--only=god-seed0", "'good-seed0'")],
-)
-def test_bad_arguments_are_named(experiment, tmp_path, argument, message):
-    with pytest.raises(UserError, match=message):
-        sweep.main([str(experiment), "--source=A text.", f"--runs={tmp_path / 'runs'}", argument])
-    assert not (tmp_path / "runs").exists()
-
-
-def test_a_folder_that_cannot_be_made_is_one_line(experiment, capsys):
-    with pytest.raises(SystemExit) as exit:
-        errors.run(sweep.main, [str(experiment), "--source=A text.", f"--runs={experiment}/runs"])
-    said = capsys.readouterr().err
-    assert exit.value.code == 2 and f"{experiment}/runs" in said and said.count("\n") == 1
-
-
 PAPER = f"""
 import shlex
 
@@ -144,8 +124,7 @@ from bam_jax.experiments.benchmark import Benchmark
 from bam_jax.experiments.experiment import Column, Preparation, Row, Speed, Table, tabled
 
 def get_experiment(scale):
-    steps = {{"toy": 2, "paper": 3}}[scale]
-    tiny = {{"steps": steps, "batch": 2, "encoding_options": {{}}, "model.vocab": 0}}
+    tiny = {{"steps": 2 if scale == "toy" else 3, "batch": 2, "encoding_options": {{}}, "model.vocab": 0}}
     rows = (
         Row("Short", {CONFIG!r}, tiny),
         Row("Long", {CONFIG!r}, tiny | {{"context": 128}}, start="Short"),
@@ -157,21 +136,12 @@ def get_experiment(scale):
         Column("time", speed=Speed("inference", 32)),
     )
     missing = (Column("answers", missing="not measurable yet"),)
-    tables = (
-        Table("Table 1", columns, {{"Short": (), "Long": ()}}),
-        Table("Table 2", missing, {{"Never": ()}}),
-    )
+    tables = (Table("Table 1", columns, {{"Short": (), "Long": ()}}), Table("Table 2", missing, {{"Never": ()}}))
     models = (f"--contender={{shlex.join(config.arguments(row.overrides))}}" for row in rows[:2])
     benchmark = Benchmark("speed-a", "benchmarks.speed", ("--config={CONFIG}", *models), (("inference", 32),), 6.0)
     failing = (Preparation("timeit", ("-n1", "-r1", "1 / 0")),)
     return tabled("A paper", rows, tables, platform="cpu", preparations=failing, benchmarks=(benchmark,))
 """
-
-
-def test_speed_is_compared_in_a_clone(paper, tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match="benchmarks.speed, which is not installed; start in a clone"):
-        sweep.main([str(paper), f"--runs={tmp_path / 'runs'}"])
 
 
 @pytest.fixture
@@ -180,6 +150,34 @@ def paper(tmp_path):
     path = tmp_path / "paper.py"
     path.write_text(PAPER)
     return path
+
+
+def test_speed_is_compared_in_a_clone(paper, tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="benchmarks.speed, which is not installed; start in a clone"):
+        sweep.main([str(paper), f"--runs={tmp_path / 'runs'}"])
+
+
+@pytest.mark.parametrize(
+    ("file", "arguments", "message"),
+    [
+        ("experiment", ["--source=x", "--scale=paper"], "--scale=paper: .*two.py has one scale only"),
+        ("experiment", ["--source=x", "--only=god-seed0"], "'good-seed0'"),
+        ("paper", ["--scale=big"], "--scale=big is unknown; known: paper, small, toy"),
+        ("paper", ["--dry-run", "--chip=h1000"], "did you mean 'h100'"),
+        ("paper", ["--source=x"], "--source=x: .*takes no corpus"),
+        ("paper", ["--jobs=0"], "--jobs=0 must be 1 or more"),
+        ("paper", [str(QUICKSTART)], "quickstart.py has a folder of runs and a report of its own; give it alone"),
+    ],
+)
+def test_bad_arguments_are_named(request, tmp_path, file, arguments, message):
+    with pytest.raises(UserError, match=message):
+        sweep.main([str(request.getfixturevalue(file)), *arguments, f"--runs={tmp_path / 'runs'}"])
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(experiment, refused):
+    assert f"{experiment}/runs" in refused(sweep.main, experiment, "--source=A text.", f"--runs={experiment}/runs")
 
 
 @pytest.mark.full
@@ -199,9 +197,8 @@ def test_printed_commands_do_all_of_it_and_the_tables_find_it(paper, tmp_path, c
     assert "6 of 6 cells measured" in capsys.readouterr().out
     (compared,) = folder.glob("speed-*")
     assert {each["measure"] for each in jsonl.read(compared / "results.jsonl")} == {"inference"}
-    rows = {each.name for each in folder.glob("bam-ssmax-*")}
-    assert {path.name for path in folder.iterdir()} == {"tables", compared.name, *rows}
-    assert len(list(folder.glob("bam-ssmax-*"))) == 2
+    runs = {each.name for each in folder.glob("bam-ssmax-*")}
+    assert len(runs) == 2 and {path.name for path in folder.iterdir()} == {"tables", compared.name, *runs}
     tables.main([str(paper), f"--runs={folder}", "--scale=paper"])
     assert "0 of 6 cells measured" in capsys.readouterr().out
 
@@ -248,13 +245,6 @@ def test_several_experiments_are_one_queue(sharing, tmp_path, capsys):
     assert not folder.exists()
 
 
-def test_one_with_a_report_of_its_own_is_given_alone(sharing, tmp_path):
-    own = str(Path(CONFIG).parent.parent / "experiments" / "quickstart.py")
-    with pytest.raises(UserError, match="quickstart.py has a folder of runs and a report of its own; give it alone"):
-        sweep.main([sharing[0], own, f"--runs={tmp_path / 'runs'}"])
-    assert not (tmp_path / "runs").exists()
-
-
 def records(folder):
     """What the runs of a folder found: their losses, and the cells' values."""
     steps, cells = {}, {}
@@ -295,7 +285,7 @@ def test_a_sweep_killed_in_training_and_in_evaluations_comes_to_the_same(sharing
 
 def test_a_dry_run_that_needs_a_tokenizer_says_what_makes_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    search = Path(sweep.__file__).parents[1] / "experiments" / "encoder_rates.py"
+    search = QUICKSTART.with_name("encoder_rates.py")
     with pytest.raises(UserError, match="bpe.json.*; or first python -m bam_jax.data.make_retrieval --source=stdlib"):
         sweep.main([str(search), "--dry-run"])
 
@@ -307,22 +297,6 @@ def test_a_dry_run_says_what_it_would_cost_and_does_nothing(paper, tmp_path, mon
     assert "A paper: 2 runs; hours on one v5e at 50% of its peak" in said and len(said.splitlines()) == 7
     assert "compared in speed 1 times" in said
     assert [path.name for path in tmp_path.iterdir()] == ["paper.py"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--scale=big"], "--scale=big is unknown; known: paper, small, toy"),
-        (["--dry-run", "--chip=h1000"], "did you mean 'h100'"),
-        (["--source=x"], "--source=x: .*takes no corpus"),
-        (["--jobs=0"], "--jobs=0 must be 1 or more"),
-    ],
-)
-def test_bad_arguments_of_a_paper_are_named(paper, tmp_path, monkeypatch, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=message):
-        sweep.main([str(paper), *arguments])
-    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.full
