@@ -63,7 +63,6 @@ def verdict(measured, *checks, **fields):
 def test_a_claim_is_supported_contradicted_or_inconclusive():
     assert verdict(SURE, HIGH) is Verdict.SUPPORTED
     assert verdict(SURE, bound("a", most=0.8)) is Verdict.CONTRADICTED
-    assert verdict(SURE, SAME) is Verdict.INCONCLUSIVE
     assert judge(claim(SAME)).remark == "more than 1,000 seeds needed"
     close = judge(claim(bound("a", least=0.895)))
     assert close.verdict is Verdict.INCONCLUSIVE and re.fullmatch(r"about \d+ seeds needed", close.remark)
@@ -86,8 +85,7 @@ def test_both_directions_count(one_sided, verdict):
     losses = 2.0 + NOISE
     bound = Bound(**X, rows=["a"], least=losses.mean() - stats.t.isf(one_sided, 7) * stats.sem(losses))
     found = judge(claim(bound), Given(kind=Kind.LOSS, a=losses))
-    test = stats.ttest_1samp(losses, bound.least, alternative="greater")
-    assert found.p == pytest.approx(2 * test.pvalue) == pytest.approx(2 * one_sided) and found.verdict is verdict
+    assert found.p == pytest.approx(2 * one_sided) and found.verdict is verdict
 
 
 def test_fewer_than_eight_seeds_have_no_verdict():
@@ -145,13 +143,12 @@ def test_a_property_of_a_configuration_needs_no_seeds():
 
 
 def test_the_papers_own_numbers_meet_criteria_or_not():
-    assert judge(claim(HIGH)).printed_met is True
-    assert judge(claim(bound("b", least=0.8))).printed_met is False
-    assert judge(claim(HIGH, bound("few", least=0.8))).printed_met is None
+    checks = [HIGH], [bound("b", least=0.8)], [HIGH, bound("few", least=0.8)]
+    assert [judge(claim(*each)).printed_met for each in checks] == [True, False, None]
 
 
 def page_of(rng, *, count, differing, noise=0.05):
-    """A page of claims about rows, of which some differ by something; the truth of each claim."""
+    """The verdicts on claims about rows, of which some differ by something, and the truth of each claim."""
     rows = 12
     means = np.where(rng.uniform(size=rows) < differing, rng.normal(0.0, 0.1, rows), 0.0)
     seeds = 20 * np.exp(means[:, None] + rng.normal(0.0, noise, (rows, 8)) + rng.normal(0.0, noise, 8))
@@ -161,21 +158,19 @@ def page_of(rng, *, count, differing, noise=0.05):
         one, *others = rng.permutation(rows)[: 2 + rng.integers(2)]
         page.append(claim(better(str(one), *map(str, others), lower=True)))
         truth.append(all(means[one] < means[other] for other in others))
-    return [each.verdict for each in claims.judge(page, measured, measured)["P"]], np.array(truth)
-
-
-def false_share(verdicts, truth):
-    supported, contradicted = (
-        np.array([each is wanted for each in verdicts]) for wanted in (Verdict.SUPPORTED, Verdict.CONTRADICTED)
-    )
-    told = (supported | contradicted).sum()
-    return ((supported & ~truth) | (contradicted & truth)).sum() / max(told, 1), told
+    return [each.verdict for each in claims.judge(page, measured, measured)["P"]], truth
 
 
 @pytest.mark.parametrize("differing", [0.0, 0.6])
 def test_few_verdicts_of_a_page_are_false(differing):
-    rng = np.random.default_rng(0)
-    shares, told = zip(*(false_share(*page_of(rng, count=20, differing=differing)) for _ in range(20)), strict=True)
+    rng, shares, told = np.random.default_rng(0), [], []
+    for _ in range(20):
+        verdicts, truth = page_of(rng, count=20, differing=differing)
+        wrong = [
+            v is (Verdict.CONTRADICTED if true else Verdict.SUPPORTED) for v, true in zip(verdicts, truth, strict=True)
+        ]
+        told.append(sum(each in (Verdict.SUPPORTED, Verdict.CONTRADICTED) for each in verdicts))
+        shares.append(sum(wrong) / max(told[-1], 1))
     assert np.mean(shares) <= claims.FALSE_DISCOVERIES
     assert np.mean(told) > 3 or not differing
 
@@ -217,14 +212,17 @@ says = "A is best"
 CHECK = 'is = "better", table = "table1", columns = "16", rows = "A", than = "others"'
 
 
-def load(folder, text):
-    (folder / "mine.toml").write_text(text)
-    return claims.load(folder / "mine.toml")
+@pytest.fixture
+def load(tmp_path):
+    def read(text):
+        (tmp_path / "mine.toml").write_text(text)
+        return claims.load(tmp_path / "mine.toml")
+
+    return read
 
 
-def test_names_stand_for_tables_rows_and_reasons(tmp_path):
-    text = MINE + f'untestable = "small"\nchecks = [{{{CHECK}}}]\n[reasons]\nsmall = "too small"\n'
-    ((made,),) = [load(tmp_path, text).claims]
+def test_names_stand_for_tables_rows_and_reasons(load):
+    (made,) = load(MINE + f'untestable = "small"\nchecks = [{{{CHECK}}}]\n[reasons]\nsmall = "too small"\n').claims
     assert made.untestable == "too small" and made.checks[0].than == ["B", "C"] and made.checks[0].rows == ["A"]
     assert made.checks[0].table == TableName("mine", "Table 1")
 
@@ -232,10 +230,8 @@ def test_names_stand_for_tables_rows_and_reasons(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("title = 3", "mine.toml: Expected `str`, got `int` - at `\\$.title`"),
         ("seeds = 0", "mine.toml: Expected `int` >= 1 - at `\\$.seeds`"),
         ("[[claim]]\nplace = '1'", r"mine.toml, claim 1 \(\): Object missing required field `says`"),
-        (MINE + "check = 1", r"claim 1 \(A is best\): Object contains unknown field `check`"),
         (MINE + "checks = [{is = 'best'}]", "claim 1 .*Invalid value 'best' - at `\\$.checks\\[0\\].is`"),
         (MINE + f"checks = [{{{CHECK.replace('table1', 'table2')}}}]", "table 'table2' is not in .tables.; .*table1"),
         (MINE + f"checks = [{{{CHECK}, margin = nan}}]", "claim 1 .*margin"),
@@ -245,7 +241,7 @@ def test_names_stand_for_tables_rows_and_reasons(tmp_path):
         ("include = ['other.toml']", "other.toml"),
     ],
 )
-def test_a_claims_file_of_other_things_is_named_in_one_line(tmp_path, text, says):
+def test_a_claims_file_of_other_things_is_named_in_one_line(load, text, says):
     with pytest.raises(UserError, match=says) as caught:
-        load(tmp_path, text)
+        load(text)
     assert "\n" not in str(caught.value)

@@ -1,32 +1,14 @@
-"""The small scale end to end: one row with one seed and few steps, from the corpus to the table."""
+"""The small scale: its rates, and that the committed records hold what its experiments ask."""
 
 from pathlib import Path
 
 import pytest
 import small_scale
 
-from bam_jax import tables
 from bam_jax.experiments.sweep import Sweep
 from bam_jax.system.errors import UserError
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-CUT = """
-import dataclasses
-
-from bam_jax.experiments.experiment import load, tabled
-
-TINY = {{"steps": 2, "model.layers": 1, "model.width": 16, "model.heads": 2, "model.hidden": 16}}
-
-
-def get_experiment(scale):
-    made = load({path!r}, scale=scale)
-    (row,) = [row for row in made.rows if row.label == "BAM SSMax"]
-    columns = [column for column in made.tables[0].columns if column.label in {columns!r}]
-    columns = tuple(dataclasses.replace(c, evaluation=dataclasses.replace(c.evaluation, **{fewer!r})) for c in columns)
-    row = dataclasses.replace(row, overrides={{**row.overrides, **TINY}}, seeds=(0,))
-    table = dataclasses.replace(made.tables[0], columns=columns, values={{"BAM SSMax": ()}})
-    return tabled(made.title, [row], [table], scale=made.scale)
-"""
 
 
 def test_missing_and_damaged_rates_name_their_search(tmp_path):
@@ -39,30 +21,6 @@ def test_missing_and_damaged_rates_name_their_search(tmp_path):
         file.write_text(damaged)
         with pytest.raises(UserError, match="is not what python experiments/.* writes .*; put it back"):
             small_scale.chosen_rates("ALiBi", file)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("name", "columns", "fewer"),
-    [
-        ("bam_figure2_passkey", ("128",), {"depths": 2, "trials": 1}),
-        ("bam_table2_perplexity", ("Wikipedia", "Fineweb"), {"tokens": 640}),
-    ],
-)
-def test_a_row_from_the_corpus_to_the_table(tmp_path, monkeypatch, capsys, name, columns, fewer):
-    monkeypatch.chdir(tmp_path)
-    english = tmp_path / "corpora" / "english"
-    english.mkdir(parents=True)
-    for number in range(20):
-        (english / f"{number}.txt").write_text(f"Text number {number}, of no great length. " * 100)
-    path = tmp_path / f"{name}.py"
-    path.write_text(CUT.format(path=str(EXPERIMENTS / f"{name}.py"), columns=columns, fewer=fewer))
-    sweep = Sweep.load([str(path)], scale="small", runs=tmp_path / "runs")
-    (job,) = sweep.rows
-    sweep.recorder.work(job, tmp_path / "runs")
-    tables.main([str(path), "--scale=small", f"--runs={tmp_path / 'runs'}"])
-    written = capsys.readouterr().out
-    assert "(small scale)" in written and "BAM SSMax" in written and "—" not in written.partition("BAM SSMax")[2]
 
 
 PAPERS = [path.stem for pattern in ("bam_*.py", "cable_*.py") for path in sorted(EXPERIMENTS.glob(pattern))]
