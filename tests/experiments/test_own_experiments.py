@@ -27,10 +27,7 @@ EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 def test_no_paper_has_them(name):
     with pytest.raises(UserError, match=f"{name}.py compares is no paper's; give --scale=toy or --scale=small"):
         experiment.load(EXPERIMENTS / f"{name}.py", scale="paper")
-
-
-def test_no_paper_prints_a_number_of_them(tmp_path):
-    cell = Printed(tmp_path, "paper", EXPERIMENTS).seed_values(TableName("patterns", "Keys found"), "RoPE", "1×")
+    cell = Printed(Path("nowhere"), "paper", EXPERIMENTS).seed_values(TableName("patterns", "Keys found"), "RoPE", "1×")
     assert cell.values == {}
 
 
@@ -79,11 +76,11 @@ def test_the_leaderboard_has_every_encoding_and_the_factors_of_those_that_are_st
     made = experiment.load(EXPERIMENTS / "leaderboard.py")
     planned = {job.row.label: job for job in jobs.jobs(made)}
     assert {*ENCODINGS} < {*planned} == {row.label for row in made.rows}
-    with_factor = {
-        label: {(each.lengths, *each.overrides.values()) for each in job.row.evaluations if each.overrides}
-        for label, job in planned.items()
-    }
-    stretched = {label: found for label, found in with_factor.items() if found}
+    stretched = {}
+    for label, job in planned.items():
+        for each in job.row.evaluations:
+            if each.overrides:
+                stretched.setdefault(label, set()).add((each.lengths, *each.overrides.values()))
     assert {*stretched} == {label for label in ENCODINGS if label.startswith("rope_")} | {"alibi"}
     assert all(found == {((256,), 4.0), ((1024,), 16.0), ((4096,), 64.0)} for found in stretched.values())
 
@@ -91,26 +88,15 @@ def test_the_leaderboard_has_every_encoding_and_the_factors_of_those_that_are_st
 def test_the_null_models_differ_in_one_part_each():
     made = experiment.load(EXPERIMENTS / "null_models.py")
     planned = {job.row.label: job.config for job in jobs.row_jobs(made)}
-    trained = nnx.eval_shape(
-        lambda: transformer.build(planned["frozen ladder, effective SSMax, 2 layers"], vocab=64, rngs=nnx.Rngs(0))
-    )
-    assert not {"shape", "log_scale", "loc"} & {
-        path[-1] for path, _ in nnx.to_flat_state(nnx.state(trained, nnx.Param))
-    }
-    starts = [
-        transformer.build(
-            planned[f"{name}, effective SSMax, 2 layers"], vocab=64, rngs=nnx.Rngs(0)
-        ).layers.attention.encoding
-        for name in ("ladder", "frozen ladder", "NAPE")
-    ]
-    ladder, frozen, nape = (
-        biases.table(x.bias(), *[jnp.arange(8.0)[None, None]] * 2)[0] for x in map(first_layer, starts)
-    )
-    np.testing.assert_array_equal(ladder, frozen)
-    np.testing.assert_allclose(ladder[1:], nape[:3], atol=1e-4)  # the near heads, in another order
-    assert not nape[3].any()
-
-
-def first_layer(encoding):
-    graph, state = nnx.split(encoding)
-    return nnx.merge(graph, jax.tree.map(lambda x: x[0], state))
+    tables = {}
+    for name in ("ladder", "frozen ladder", "NAPE"):
+        config = planned[f"{name}, effective SSMax, 2 layers"]
+        encoding = transformer.build(config, vocab=64, rngs=nnx.Rngs(0)).layers.attention.encoding
+        trained = {path[-1] for path, _ in nnx.to_flat_state(nnx.state(encoding, nnx.Param))}
+        assert (name == "frozen ladder") <= trained.isdisjoint({"shape", "log_scale", "loc"})
+        graph, state = nnx.split(encoding)
+        first = nnx.merge(graph, jax.tree.map(lambda x: x[0], state))
+        tables[name] = biases.table(first.bias(), *[jnp.arange(8.0)[None, None]] * 2)[0]
+    np.testing.assert_array_equal(tables["ladder"], tables["frozen ladder"])
+    np.testing.assert_allclose(tables["ladder"][1:], tables["NAPE"][:3], atol=1e-4)  # near heads, in another order
+    assert not tables["NAPE"][3].any()

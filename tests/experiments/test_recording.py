@@ -36,9 +36,8 @@ def place(tmp_path, monkeypatch):
     done = []
 
     def write(lengths=(64,)):
-        path.write_text(
-            EXPERIMENT.replace("CONFIG", repr(str(CONFIGS / "quickstart.py"))).replace("LENGTHS", repr(lengths))
-        )
+        text = EXPERIMENT.replace("CONFIG", repr(str(CONFIGS / "quickstart.py")))
+        path.write_text(text.replace("LENGTHS", repr(lengths)))
 
     def train(made, run):
         if run_folder.latest_step(run) < made.steps:
@@ -49,19 +48,11 @@ def place(tmp_path, monkeypatch):
 
     def evaluate(run, evaluation, **options):
         done.append(f"{run.name} {evaluation.name} {evaluation.lengths}")
+        common = {"eval": "passkey", "value": 1.0, "n": 1, "step": 10, "unit": "u", "overrides": {}, "prompt": "toy"}
         for length in evaluation.lengths:
             for depth in (0.0, 1.0):
-                cell = {
-                    "eval": "passkey",
-                    "length": length,
-                    "depth": depth,
-                    "value": 1.0,
-                    "n": 1,
-                    "step": 10,
-                    "unit": "u",
-                }
-                seed = run_folder.read_config(run).seed
-                jsonl.append(run / "results.jsonl", cell | {"overrides": {}, "prompt": "toy", "seed": seed})
+                where = {"length": length, "depth": depth, "seed": run_folder.read_config(run).seed}
+                jsonl.append(run / "results.jsonl", common | where)
         return []
 
     def work(waiting, named, folder, slots, platform):
@@ -157,10 +148,8 @@ def test_another_configuration_does_not_count(place, capsys):
 
 
 def test_records_stand_beside_the_experiment_but_not_at_the_toy_scale(place):
-    assert experiment.load(place.path).records is None and experiment.load(place.path, scale="toy").records is None
-    assert experiment.load(place.path, scale="paper").records == place.file
-    assert experiment.load(place.path, scale="paper", records="").records is None
-    assert str(experiment.load(place.path, records="x").records) == "x"
-    shared = experiment.find_records(place.path, "paper", shared=True)
-    assert shared == place.file.with_name("shared")
+    load = lambda **options: experiment.load(place.path, **options).records
+    assert load() is load(scale="toy") is load(scale="paper", records="") is None
+    assert load(scale="paper") == place.file and str(load(records="x")) == "x"
+    assert experiment.find_records(place.path, "paper", shared=True) == place.file.with_name("shared")
     assert not Recorder(None, "").is_done(jobs.row_jobs(experiment.load(place.path))[0])
