@@ -33,26 +33,25 @@ def test_the_committed_page_is_that_of_the_committed_records(tmp_path, file, nam
 @pytest.mark.full
 def test_the_page_is_written_and_bad_input_named(tmp_path):
     out = tmp_path / "claims.md"
-    # Records tell what runs measured, so the folder need not be there.
     file = str(ROOT / "experiments" / "claims" / "papers.toml")
-    given = [file, "--scale=toy", f"--runs={tmp_path / 'none'}", f"--out={out}"]
+    given = [file, "--scale=toy", f"--runs={tmp_path / 'none'}", f"--out={out}"]  # records need no folder of runs
     claims_command.main(given)
     written = out.read_text()
     assert "| not measured |" in written and "no verdict" not in written
     claims_command.main(given)
     assert out.read_text() == written
-    with pytest.raises(UserError, match="is of another scale than --scale=paper"):
-        claims_command.main([file, "--scale=paper", *given[2:]])
-    with pytest.raises(UserError, match="is a file; give the folder of the runs"):
-        claims_command.main([file, f"--runs={out}"])
-    with pytest.raises(UserError, match="this command did not write it"):
-        claims_command.main([*given, "--format=csv"])
+    for arguments, says in (
+        ([file, "--scale=paper", *given[2:]], "is of another scale than --scale=paper"),
+        ([file, f"--runs={out}"], "is a file; give the folder of the runs"),
+        ([*given, "--format=csv"], "this command did not write it"),
+        (["nowhere.toml"], "no file nowhere.toml"),
+    ):
+        with pytest.raises(UserError, match=says):
+            claims_command.main(arguments)
     out.write_text("my notes")
     with pytest.raises(UserError, match="this command did not write it"):
         claims_command.main(given)
     assert out.read_text() == "my notes"
-    with pytest.raises(UserError, match="no file nowhere.toml"):
-        claims_command.main(["nowhere.toml"])
 
 
 @pytest.fixture

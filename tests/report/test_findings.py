@@ -19,10 +19,16 @@ def sentence(evaluation, values, *, comparable=True):
     return describe_finding(Table("", (column,), dict.fromkeys(values, ())), entries, comparable=comparable)
 
 
-def test_all_that_come_next_are_named_and_the_keys_that_everybody_sees():
+def test_a_sentence_names_the_best_all_that_come_next_and_the_keys_that_everybody_sees():
+    beside = "One of 20 keys stands beside its question, which gives 0.05 to all."
     said = sentence(KEYS, {"a": [0.05], "b": [0.9], "c": [0.05], "d": [0.0]})
-    assert said.startswith("At 32K b finds most: 0.90 (1 seed); next are a and c, 0.05 each.")
-    assert said.endswith("One of 20 keys stands beside its question, which gives 0.05 to all.")
+    assert said.startswith("At 32K b finds most: 0.90 (1 seed); next are a and c, 0.05 each.") and said.endswith(beside)
+    said = sentence(KEYS, {"a": [0.5], "b": [0.9]}, comparable=False)
+    assert said.startswith("At 4,096 tokens (the paper's 32K) b")
+    assert sentence(KEYS, {"a": [0.5]}) == f"At 32K a has 0.50 (1 seed). {beside}"
+    assert sentence(TEXT, {"a": []}) == ""
+    alone = Entry("a", Column("32K", KEYS, depth=0.5), "", (Outcome(State.MEASURED, 0.5, seed=0, n=20),))
+    assert describe_finding(Table("", (alone.column,), {"a": ()}), [alone]) == ""
 
 
 @pytest.mark.parametrize(
@@ -32,18 +38,3 @@ def test_all_that_come_next_are_named_and_the_keys_that_everybody_sees():
 def test_a_difference_that_seeds_do_not_show_is_inconclusive(second, told):
     said = sentence(TEXT, {"a": second, "b": [3.9, 4.0, 4.1]})
     assert ("is inconclusive" in said) == (told is False) and ("one seed shows" in said) == (told is None)
-
-
-def test_a_length_that_is_not_the_papers_comes_with_its_own_tokens():
-    values = {"a": [0.5], "b": [0.9]}
-    assert sentence(KEYS, values).startswith("At 32K b")
-    assert sentence(KEYS, values, comparable=False).startswith("At 4,096 tokens (the paper's 32K) b")
-
-
-def test_one_row_is_compared_with_nothing_and_a_depth_alone_says_nothing():
-    said = sentence(KEYS, {"a": [0.5]})
-    assert said == ("At 32K a has 0.50 (1 seed). One of 20 keys stands beside its question, which gives 0.05 to all.")
-    assert sentence(TEXT, {"a": []}) == ""
-    column = Column("32K", KEYS, depth=0.5)
-    entry = Entry("a", column, "", (Outcome(State.MEASURED, 0.5, seed=0, n=20),))
-    assert describe_finding(Table("", (column,), {"a": ()}), [entry]) == ""

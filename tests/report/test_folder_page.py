@@ -92,25 +92,15 @@ def test_curves_are_means_by_label_and_seed(folder):
     assert length_curves(runs, "perplexity") == {"RoPE": Curve({0: pytest.approx({64: 9.0, 128: 4.0})}, {}, "rope")}
 
 
-def test_a_key_beside_its_question_is_one_of_its_depths(folder):
+def test_a_key_beside_its_question_is_one_of_its_depths_and_positions_are_windows_of_the_longest_sequences(folder):
     _, runs = results.read_sweep(folder)
     assert passkey_floors(runs) == {64: 0.5, 128: 0.5}
     assert passkey_floors(run for run in runs if run.label == "RoPE") == {128: 0.0}
+    assert position_curves(runs) == {"RoPE": Curve({0: pytest.approx({64: np.exp(1.5), 128: np.exp(2.5)})}, {}, "rope")}
 
 
-def test_positions_are_the_windows_of_the_longest_sequences(folder):
-    _, runs = results.read_sweep(folder)
-    ((label, curve),) = position_curves(runs).items()
-    ((seed, values),) = curve.seeds.items()
-    assert label == "RoPE" and seed == 0 and list(values) == [64, 128]
-    np.testing.assert_allclose(list(values.values()), np.exp([1.5, 2.5]))
-
-
-def test_a_mean_weighs_every_prompt_the_same():
+def test_weights_are_the_prior_of_definition_2_and_a_mean_weighs_every_prompt_the_same():
     assert results.mean([cell("passkey", 64, 1.0, n=3), cell("passkey", 64, 0.0)]) == 0.75
-
-
-def test_weights_are_the_prior_of_definition_2():
     known = Heads(np.array([[0.0, 1.0]]), np.log([[1.0, 0.5]]), np.zeros((1, 2)))
     uniform, laplace = priors.prior_weights(known, 4)[0]
     np.testing.assert_allclose(uniform, 0.25, rtol=1e-5)

@@ -20,27 +20,24 @@ LENGTHS = Table(
 )
 PARTS = Table(["criterion", "p"], [["all", "0.1"], [" one of them", "0.2"], ["more", "0.3"]])
 FACTS = Table(["", ""], [["seed", "0"], ["steps", "10"], ["data", "text"]])
-CURVES = {"a": render.Curve({0: {64: 1.0, 128: 0.5}}, {})}
 
 
-def sections():
-    """Two with a figure, of which one has a table, and tables of all kinds."""
-    figure = render.passkey(CURVES, 64)
-    return [
-        Section("Accuracy & length", "Whole\nkeys.", figure=figure, name="one", table=LENGTHS, shows="so <it> is"),
-        Section("Alone", "The text\n  says it.", figure=figure, name="two", commands=["x"]),
-        Section("Criteria", table=PARTS, folded=True),
-        Section("Facts", table=FACTS, commands=["python -m x", "y"]),
-    ]
+FIGURE = render.passkey({"a": render.Curve({0: {64: 1.0, 128: 0.5}}, {})}, 64)
+SECTIONS = [
+    Section("Accuracy & length", "Whole\nkeys.", figure=FIGURE, name="one", table=LENGTHS, shows="so <it> is"),
+    Section("Alone", "The text\n  says it.", figure=FIGURE, name="two", commands=["x"]),
+    Section("Criteria", table=PARTS, folded=True),
+    Section("Facts", table=FACTS, commands=["python -m x", "y"]),
+]
 
 
 @pytest.fixture(scope="module")
 def parts():
     """The elements of each section, by its title."""
-    text = page.to_html("A page", sections()).partition("<body>")[2].partition("<script>")[0].partition("</body>")[0]
+    text = page.to_html("A page", SECTIONS).partition("<body>")[2].partition("<script>")[0].partition("</body>")[0]
     body = xml.fromstring(f"<body>{text}</body>")
     found = {words(each.find(".//h2")): each for each in body if each.tag != "h1"}
-    assert [*found] == [section.title for section in sections()]
+    assert [*found] == [section.title for section in SECTIONS]
     ids = [each.attrib["id"] for each in body.iter() if "id" in each.attrib]
     assert len({*ids}) == len(ids)
     return found
@@ -78,16 +75,14 @@ def test_what_may_be_wider_than_the_page_is_reached_by_keys_and_has_a_name_of_it
 def test_a_figure_says_what_it_shows_and_where_its_numbers_stand(parts):
     first, second = (parts[title].find(".//figure").attrib for title in ("Accuracy & length", "Alone"))
     assert first["role"] == second["role"] == "img"
-    assert first["aria-label"] == "Accuracy & length: so <it> is"
-    assert second["aria-label"] == "Alone: The text says it."
-    table = parts["Accuracy & length"].find(".//table")
-    assert first["aria-details"] == table.attrib["id"]
+    assert first["aria-label"] == "Accuracy & length: so <it> is" and second["aria-label"] == "Alone: The text says it."
+    assert first["aria-details"] == parts["Accuracy & length"].find(".//table").attrib["id"]
     assert "aria-details" not in second
 
 
 def test_only_heads_that_sort_are_buttons_and_only_by_a_script():
-    assert "<button" not in page.to_html("t", sections())
-    assert "<script" not in page.to_html("t", sections()[2:])  # parts stay below what they are of, facts have no heads
+    assert "<button" not in page.to_html("t", SECTIONS)
+    assert "<script" not in page.to_html("t", SECTIONS[2:])  # parts stay below what they are of, facts have no heads
 
 
 def test_a_strangers_text_adds_no_element():
@@ -116,7 +111,7 @@ def test_a_head_sorts_down_and_up_and_as_it_was_and_says_so(title_of):
       said.push([document.activeElement === button, document.querySelectorAll("button").length]);
       document.title = said.map(each => each.join(" ")).join("; ");
     </script></body>"""
-    said = title_of(page.to_html("t", sections()).replace("</body>", script)).split("; ")
+    said = title_of(page.to_html("t", SECTIONS).replace("</body>", script)).split("; ")
     assert said == [
         "none none none ⇅ RoPE BAM ALiBi",
         "none descending none ↓ BAM RoPE ALiBi",  # 10 before 0.9, and what is no number last

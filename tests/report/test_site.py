@@ -47,14 +47,12 @@ def get_experiment(scale):
     ]
     return tabled("An <invented> paper", rows, tables, notes=("Look at `this`.",))
 """
-SIZES = """
+SIZES = f"""
 from bam_jax.experiments.experiment import Column, Row, Table, tabled
 
-
-def get_experiment():
-    table = Table("Sizes", (Column("heads", quantity="heads"),), {"RoPE": ("4",)})
-    return tabled("Sizes", [Row("RoPE", CONFIG)], [table])
-""".replace("CONFIG", repr(str(CONFIG)))
+table = Table("Sizes", (Column("heads", quantity="heads"),), {{"RoPE": ("4",)}})
+get_experiment = lambda: tabled("Sizes", [Row("RoPE", {str(CONFIG)!r})], [table])
+"""
 
 
 def cell(evaluation, length, value, **others):
@@ -209,25 +207,33 @@ def test_a_held_out_loss_stands_beside_the_loss(tmp_path):
 
 def test_a_status_follows_from_the_cells(folder, paper, tmp_path):
     status = lambda path=paper: read_progress(path, experiment.load(path), folder).status
-    assert status() == Status.PART
     planned = {(job.row.label, job.seed): job for job in jobs.row_jobs(experiment.load(paper))}
-    late = planned["Late", 0]
-    write_run(folder / late.name, late.config, records(0))
+    late, rope = (folder / planned[label, 0].name / "results.jsonl" for label in ("Late", "RoPE"))
+    write = lambda path, lines: path.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    assert status() == Status.PART
+    write_run(late.parent, planned["Late", 0].config, records(0))
     assert status() == Status.DONE
-    path = folder / late.name / "results.jsonl"
-    kept = [line for line in path.read_text().splitlines() if "perplexity" not in line]
-    path.write_text("\n".join([*kept, ""]))
+    write(late, [each for each in records(0) if each["eval"] != "perplexity"])
     assert status() == Status.PART
-    path.write_text("".join(json.dumps(each) + "\n" for each in records(0)))
-    path = folder / planned["RoPE", 0].name / "results.jsonl"
-    kept = [line for line in path.read_text().splitlines() if '"passkey", "length": 128' not in line]
-    path.write_text("\n".join([*kept, ""]))
+    write(late, records(0))
+    kept = [each for each in map(json.loads, rope.read_text().splitlines()) if each.get("length") != 128]
+    kept += [cell("perplexity", 128, 3.0, windows=[1.0, 1.0], window=64)]
+    write(rope, kept)
     assert status() == Status.PART
-    end = {"eval": STOPPED, "of": "passkey", "lengths": [128], "after": [32], "step": 10, "overrides": {}, "unit": ""}
-    ends = [end | {"prompt": "toy", "seed": 0, "overrides": each} for each in ({}, {"encoding_options.window": "64"})]
+    wide = {"encoding_options.window": "64"}
+    end = {
+        "eval": STOPPED,
+        "of": "passkey",
+        "lengths": [128],
+        "after": [32],
+        "step": 10,
+        "unit": "",
+        "prompt": "toy",
+        "seed": 0,
+    }
+    ends = [end | {"overrides": each} for each in ({}, wide)]
     empty = [cell("passkey", 32, 0.0, depth=depth, prompt="toy", seed=0) for depth in (0.0, 1.0)]
-    empty += [each | {"overrides": ends[1]["overrides"]} for each in empty]
-    path.write_text("\n".join([*kept, *map(json.dumps, (*ends, *empty)), ""]))
+    write(rope, [*kept, *ends, *empty, *(each | {"overrides": wide} for each in empty)])
     assert status() == Status.DONE  # nothing more will be measured
     for path in folder.glob("*/results.jsonl"):
         path.unlink()
@@ -258,21 +264,20 @@ def test_heat_maps_are_the_records_of_each_row(folder, paper):
 
 def test_curves_are_drawn_of_tables_over_lengths_alone(folder, paper):
     each = read_progress(paper, experiment.load(paper), folder)
-    drawn = [figures.draw_curves(each.made, *both) for both in zip(each.made.tables, each.entries, strict=True)]
-    assert [figure is None for figure in drawn] == [False, False, True]
-    rope, first, second, local, *_ = drawn[0].axes[0].lines
+    keys, text, needles = (figures.draw_curves(each.made, *b) for b in zip(each.made.tables, each.entries, strict=True))
+    assert text is not None and needles is None
+    rope, first, second, local, *_ = keys.axes[0].lines
     lines = [line.get_ydata() for line in (rope, first, second, local)]
     np.testing.assert_array_equal(lines, [[1.0, 0.75], [1.0, 0.5], [1.0, 1.0], [1.0, 0.0]])
     assert first.get_linewidth() < rope.get_linewidth() == local.get_linewidth()
 
 
-@pytest.mark.parametrize("name", ["bam", "rope", "cable"])
-def test_the_command_of_a_run_repeats_its_configuration(name, tmp_path):
-    own = config.load(CONFIG, {"encoding": name, "model.heads": 2, "data.source": "a 'b'"})
-    for each in (own, config.load(ROOT / "configs" / "gpt2_tiny.py", {"encoding": name})):
-        (command,) = run_page.training_commands(each, tmp_path / "x")
-        overrides = [word for word in shlex.split(command) if word.startswith("--config.")]
-        assert config.load(CONFIG, config.from_arguments(overrides)) == each
+@pytest.mark.parametrize("file", ["quickstart", "gpt2_tiny"])
+def test_the_command_of_a_run_repeats_its_configuration(file, tmp_path):
+    made = config.load(CONFIG.with_name(f"{file}.py"), {"encoding": "cable", "model.heads": 2, "data.source": "a 'b'"})
+    (command,) = run_page.training_commands(made, tmp_path / "x")
+    overrides = [word for word in shlex.split(command) if word.startswith("--config.")]
+    assert config.load(CONFIG, config.from_arguments(overrides)) == made
 
 
 def test_broken_records_are_named_and_their_pages_left_out(folder, paper, capsys, read_pages):
@@ -293,16 +298,6 @@ def test_broken_records_are_named_and_their_pages_left_out(folder, paper, capsys
         assert {unquote(link) for link in each.links if link.endswith(".html")} <= {*written}
 
 
-def test_a_page_that_cannot_be_made_is_left_out_and_no_page_leads_there(folder, paper, monkeypatch, read_pages):
-    def refuse(*_):
-        raise UserError("a checkpoint cannot be read")
-
-    monkeypatch.setattr(site.paper_page, "page_sections", refuse)
-    written = read_pages(site.write(folder, [paper], folder / "report").parent)
-    assert f"left out: the page of {paper}: a checkpoint cannot be read" in written["index.html"].text
-    assert not any("paper_table1.html" in each.links for each in written.values())
-
-
 def test_a_site_of_nothing_that_can_be_read_is_one_line(tmp_path, capsys):
     write_run(tmp_path / "a", config.Config(), [])
     (tmp_path / "a" / "config.json").unlink()
@@ -312,13 +307,6 @@ def test_a_site_of_nothing_that_can_be_read_is_one_line(tmp_path, capsys):
     with pytest.raises(UserError, match="config.json is a link"):
         results.read_run(tmp_path / "a")
     assert not (tmp_path / "report").exists() and not capsys.readouterr().err
-
-
-def test_without_tables_there_is_no_page(folder, tmp_path):
-    path = tmp_path / "alone.py"
-    path.write_text(EXPERIMENT.replace("tables)", "[])").replace("rows, tables,", "rows, [],"))
-    with pytest.raises(UserError, match="has no tables of a paper"):
-        site.write(folder, [path], folder / "report")
 
 
 DOCS = [ROOT / "site" / name for name in ("index.html", "encodings.html", "api/encodings.html")]
@@ -357,6 +345,8 @@ def test_options_that_do_not_apply_are_named(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="in a clone"):
         main([str(folder), "--scale=small"])
+    with pytest.raises(UserError, match="has no tables of a paper"):
+        site.write(folder, [ROOT / "experiments" / "quickstart.py"], folder / "report")
     assert not (folder / "report").exists()
 
 

@@ -1,6 +1,5 @@
 """The words and the files of a paper's tables."""
 
-from pathlib import Path
 
 import hypothesis
 import pytest
@@ -39,31 +38,26 @@ def test_a_value_is_printed_so_that_it_can_be_read_again(value, printed):
 
 
 def test_a_small_value_keeps_two_digits():
-    line = lambda value, printed: tables_page.entry_line(
-        Entry("r", Column("c"), printed, (Outcome(State.MEASURED, value),)), comparable=True
-    )[2:6]
-    assert line(0.00413, "1.74")[0] == "0.0041" and line(0.0, "1.74")[0] == "0.00"
-    assert line(1.7391, "1.74") == ["1.74", "", "1.74", "-0.0009"]
+    entry = lambda value: Entry("r", Column("c"), "1.74", (Outcome(State.MEASURED, value),))
+    line = lambda value: tables_page.entry_line(entry(value), comparable=True)[2:6]
+    assert line(0.00413)[0] == "0.0041" and line(0.0)[0] == "0.00"
+    assert line(1.7391) == ["1.74", "", "1.74", "-0.0009"]
 
 
-def test_a_folder_that_there_is_not_is_one_line_and_nothing_is_written(tmp_path):
-    file = str(CONFIGS.parent / "experiments" / "bam_table2_perplexity.py")
-    with pytest.raises(UserError, match="no folder .*typo; make runs"):
-        tables_command.main([file, f"--runs={tmp_path / 'typo'}"])
+def test_a_folder_that_there_is_not_and_an_experiment_without_tables_are_one_line(tmp_path, refused):
+    file = CONFIGS.parent / "experiments" / "bam_table2_perplexity.py"
+    assert "typo; make runs" in refused(tables_command.main, file, f"--runs={tmp_path / 'typo'}")
     assert not list(tmp_path.iterdir())
-
-
-def test_an_experiment_without_tables_is_one_line(refused):
-    assert "bam_jax.report" in refused(tables_command.main, CONFIGS.parent / "experiments" / "quickstart.py")
+    assert "bam_jax.report" in refused(tables_command.main, file.with_name("quickstart.py"))
 
 
 def test_files_of_others_stay(tmp_path):
     """The first write of an experiment's files replaces none; a later one replaces its own, whatever their titles were."""
     given = ["experiments/cable_table1_perplexity.py"], tmp_path / "none", tmp_path / "out", "toy"
     given[1].mkdir()
+    given[2].mkdir()
     for suffix in ("csv", "md", "html"):
         theirs = tmp_path / "out" / f"cable_table1_perplexity-toy.{suffix}"
-        theirs.parent.mkdir(exist_ok=True)
         theirs.write_text("mine")
         with pytest.raises(UserError, match=rf"perplexity-toy\.{suffix} is there, and this command did not write it"):
             list(tables_page.write(*given))
@@ -71,8 +65,7 @@ def test_files_of_others_stay(tmp_path):
         theirs.unlink()
     two = [*given[0], "experiments/bam_table1_sizes.py"], *given[1:]
     assert len(list(tables_page.write(*two))) == 2 == len(list(tables_page.write(*two)))
-    names = {f"{Path(file).stem}-toy.{end}" for file in two[0] for end in ("md", "html", "csv")}
-    assert {path.name for path in given[2].iterdir()} == names
+    assert len([*given[2].iterdir()]) == 2 * 3
 
 
 @pytest.mark.full
