@@ -13,21 +13,13 @@ from bam_jax.system.fields import Count, Finite, Line, Natural, Seconds
 
 @dataclasses.dataclass(frozen=True)
 class Benchmark:
-    """A command that compares untrained models side by side, and has the machine to itself.
+    """A command that compares untrained models side by side, and has the machine to itself."""
 
-    Args:
-        name: of its folder beside the runs.
-        module: run as `python -m MODULE`; it may be part of a clone only.
-        arguments: name the models.
-        cells: measures and lengths in tokens, given as `--cells=MEASURE:LENGTH,...`.
-        seconds: about how long a cell takes, nearly all of it compilation.
-    """
-
-    name: str
-    module: str
-    arguments: tuple[str, ...]
-    cells: tuple[tuple[str, int], ...]
-    seconds: float
+    name: str  # of its folder beside the runs
+    module: str  # run as `python -m MODULE`; it may be part of a clone only
+    arguments: tuple[str, ...]  # name the models
+    cells: tuple[tuple[str, int], ...]  # measures and lengths in tokens
+    seconds: float  # about how long a cell takes, nearly all of it compilation
 
     def command(self, folder: Path) -> list[str]:
         """The module and arguments that measure what is missing in the folder of the runs."""
@@ -35,19 +27,15 @@ class Benchmark:
         return [self.module, *self.arguments, f"--cells={cells}", f"--out={folder / self.name / RESULTS}"]
 
     def records(self, folder: Path) -> list[dict[str, Any]]:
-        """The lines measured so far, oldest first."""
         return read_speeds(folder / self.name / RESULTS)
 
     def cost(self) -> float:
-        """Seconds for all cells."""
         return self.seconds * len(self.cells)
 
     def spent(self, folder: Path) -> float:
-        """The part of `cost` that is done."""
         return self.seconds * len({(each["measure"], each["length"]) for each in self.records(folder)} & {*self.cells})
 
     def status(self, folder: Path) -> str:
-        """The cell measured last, in one line."""
         for record in reversed(self.records(folder)):
             return f"{record['measure']} at {record['length']} tokens is done"
         return "starting"

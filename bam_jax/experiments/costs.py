@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from bam_jax.config import Config
 from bam_jax.evals.base import Evaluation
 from bam_jax.experiments.jobs import Job, with_later
@@ -41,17 +43,12 @@ def table(
     title: str, jobs: Sequence[Job], chip: str, utilisation: float = UTILISATION, *, left: Sequence[Job] | None = None
 ) -> str:
     """The costs of experiments in columns: a line for each run, one for all, and one for `left`, those not in the records."""
-    costs: dict[str, tuple[float, ...]] = {
-        run.name: (
-            run.config.steps * run.config.sequences * run.config.context,
-            training_operations(run.config),
-            evaluating(run.config, run.row.evaluations),
-        )
-        for run in with_later(jobs)
-    }
-    total = lambda jobs: tuple(
-        sum(each) for each in zip((0, 0, 0), *(costs[x.name] for x in with_later(jobs)), strict=True)
-    )
+    costs: dict[str, np.ndarray] = {}
+    for run in with_later(jobs):
+        tokens = run.config.steps * run.config.sequences * run.config.context
+        operations = training_operations(run.config), evaluating(run.config, run.row.evaluations)
+        costs[run.name] = np.array([tokens, *operations], float)
+    total = lambda jobs: sum((costs[run.name] for run in with_later(jobs)), np.zeros(3))
     named = [*costs.items(), ("all", total(jobs))]
     if left is not None:
         named.append(("not in the records", total(left)))

@@ -20,27 +20,16 @@ UNPRINTED = SCALES[:2]
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One line of an experiment's table: a configuration, trained once for each seed.
+    """One line of an experiment's table: a configuration, trained once for each seed."""
 
-    Args:
-        label: its name in the report.
-        config: path of a config file.
-        overrides: changes of that configuration, values by dotted names, as in {"encoding": "alibi", "model.layers": 2}.
-        seeds: of training.
-        evaluations: done after training, in this order.
-        changes: further overrides at evaluation only, in every column of the tables.
-        start: label of the row whose trained parameters initialise this one; "": the seed does.
-        train: False: only its configuration is read.
-    """
-
-    label: str
-    config: str
-    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
-    seeds: tuple[int, ...] = (0,)
-    evaluations: tuple[Evaluation, ...] = ()
-    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
-    start: str = ""
-    train: bool = True
+    label: str  # its name in the report
+    config: str  # path of a config file
+    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)  # {"encoding": "alibi"}
+    seeds: tuple[int, ...] = (0,)  # of training
+    evaluations: tuple[Evaluation, ...] = ()  # done after training, in this order
+    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)  # overrides at evaluation only
+    start: str = ""  # label of the row whose trained parameters initialise this one; "": the seed does
+    train: bool = True  # False: only its configuration is read
 
 
 class Speed(NamedTuple):
@@ -52,27 +41,16 @@ class Speed(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column of a paper's table: what is measured of every row.
+    """A column of a paper's table: what is measured of every row."""
 
-    Args:
-        label: its head in the paper, such as "12K".
-        evaluation: of a single length.
-        depth: of a passkey; None: the mean of all depths.
-        position: the window of positions that ends there, in tokens; 0: all positions of a sequence.
-        quantity: instead of an evaluation, a name in `bam_jax.experiments.tables.QUANTITIES`.
-        speed: instead of an evaluation, a result of one of the experiment's benchmarks.
-        unit: the paper's unit in ours: 1e-3 for ms where we have seconds, 0.01 for percent.
-        missing: instead of all of them, why it cannot be measured.
-    """
-
-    label: str
-    evaluation: Evaluation | None = None
-    depth: float | None = None
-    position: int = 0
-    quantity: str = ""
-    speed: Speed | None = None
-    unit: float = 1.0
-    missing: str = ""
+    label: str  # its head in the paper, such as "12K"
+    evaluation: Evaluation | None = None  # of a single length
+    depth: float | None = None  # of a passkey; None: the mean of all depths
+    position: int = 0  # the window of positions that ends there, in tokens; 0: all positions of a sequence
+    quantity: str = ""  # instead of an evaluation, a name in `bam_jax.experiments.tables.QUANTITIES`
+    speed: Speed | None = None  # instead of an evaluation, a result of one of the experiment's benchmarks
+    unit: float = 1.0  # the paper's unit in ours: 1e-3 for ms where we have seconds, 0.01 for percent
+    missing: str = ""  # instead of all of them, why it cannot be measured
 
 
 DASH = "—"
@@ -81,31 +59,21 @@ DASH = "—"
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table of a paper, a part of one, or the numbers that the text states of a figure.
+    """A table of a paper, a part of one, or the numbers that the text states of a figure."""
 
-    Args:
-        title: such as "Table 4, Single 1: accuracy".
-        columns: what is measured.
-        values: by label of a row in the paper, a value for every column: as printed, `DASH` where there is a dash, "" where
-            there is none; () where a figure's row has no numbers at all.
-        group: the rows of the experiment are named "LABEL, GROUP"; "": as in the paper.
-    """
-
-    title: str
+    title: str  # such as "Table 4, Single 1: accuracy"
     columns: tuple[Column, ...]
+    # By label of a row in the paper a value for every column: as printed, `DASH` where there is a dash, "" where there is
+    # none; () where a figure's row has no numbers at all.
     values: Mapping[str, tuple[str, ...]]
-    group: str = ""
+    group: str = ""  # the rows of the experiment are named "LABEL, GROUP"; "": as in the paper
 
     def row(self, label: str) -> str:
         """The experiment's label of a row of the paper."""
         return f"{label}, {self.group}" if self.group else label
 
     def cells(self, label: str) -> list[tuple[Column, str]]:
-        """The columns of a row of the paper, each with its printed value.
-
-        Raises:
-            UserError: the row has another number of values than the table has columns.
-        """
+        """The columns of a row of the paper, each with its printed value."""
         values = self.values[label] or ("",) * len(self.columns)
         if len(values) != len(self.columns):
             raise UserError(f"{self.title}: {label!r} has {len(values)} values for {len(self.columns)} columns")
@@ -124,73 +92,46 @@ class Expected:
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
-    """A command before the rows, such as one that prepares their data.
+    """A command before the rows, such as one that prepares their data."""
 
-    Args:
-        module: run as `python -m MODULE`.
-        arguments: its arguments.
-        makes: a file; once it exists the command is skipped. "": the command itself does only what is missing.
-    """
-
-    module: str
+    module: str  # run as `python -m MODULE`
     arguments: tuple[str, ...]
-    makes: str = ""
+    makes: str = ""  # a file; once it exists the command is skipped. "": the command itself does only what is missing
 
     def command(self) -> str:
-        """The command as a user would type it."""
         return shlex.join(["python", "-m", self.module, *self.arguments])
 
 
 @dataclasses.dataclass(frozen=True)
 class Fetch:
-    """Files that only the user can provide, such as a benchmark: nothing here is downloaded.
+    """Files that only the user can provide, such as a benchmark: nothing here is downloaded."""
 
-    Args:
-        makes: the file or folder that exists once they are fetched.
-        how: the command that fetches them, or what to put there.
-    """
-
-    makes: str
-    how: str
+    makes: str  # the file or folder that exists once they are fetched
+    how: str  # the command that fetches them, or what to put there
 
     def command(self) -> str:
-        """The command as a user would type it."""
         return self.how
 
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """The return value of an experiment file's `get_experiment()`.
-
-    Args:
-        title: what it measures.
-        rows: the first is the main one: its heat map and its priors are drawn.
-        expected: reported beside the measurements.
-        notes: paragraphs about what the numbers do and do not say; `load` joins their lines.
-        platform: JAX_PLATFORMS of the rows, unless the environment sets it; "": JAX's own choice.
-        preparations: run in order before the rows; files that the user fetches are checked first.
-        tables: of the paper.
-        shared: runs are named by their configurations, so that experiments with one folder of runs share them.
-        comparable: whether the rows are trained as the paper's were, so that a difference from its values means something.
-        records: a folder of records (`recorded_runs`), which count as measured without the runs' folders; None: none is kept.
-        scale: one of `SCALES` where the rows are smaller than the paper's; "": they are as the title says.
-        scales: those that it has.
-        benchmarks: measure the tables' columns of speed.
-    """
+    """The return value of an experiment file's `get_experiment()`."""
 
     title: str
-    rows: tuple[Row, ...]
-    expected: tuple[Expected, ...] = ()
-    notes: tuple[str, ...] = ()
-    platform: str = "cpu"
-    preparations: tuple[Preparation | Fetch, ...] = ()
-    tables: tuple[Table, ...] = ()
-    shared: bool = False
-    comparable: bool = True
-    records: Path | None = None
-    scale: str = ""
-    scales: tuple[str, ...] = SCALES
-    benchmarks: tuple[Benchmark, ...] = ()
+    rows: tuple[Row, ...]  # the first is the main one: its heat map and its priors are drawn
+    expected: tuple[Expected, ...] = ()  # reported beside the measurements
+    notes: tuple[str, ...] = ()  # paragraphs about what the numbers do and do not say; `load` joins their lines
+    platform: str = "cpu"  # JAX_PLATFORMS of the rows, unless the environment sets it; "": JAX's own choice
+    preparations: tuple[Preparation | Fetch, ...] = ()  # before the rows; files that the user fetches are checked first
+    tables: tuple[Table, ...] = ()  # of the paper
+    shared: bool = (
+        False  # runs are named by their configurations, so that experiments with one folder of runs share them
+    )
+    comparable: bool = True  # the rows are trained as the paper's were: a difference from its values means something
+    records: Path | None = None  # a folder of records, which count as measured without the runs' folders
+    scale: str = ""  # one of `SCALES` where the rows are smaller than the paper's; "": they are as the title says
+    scales: tuple[str, ...] = SCALES  # those that it has
+    benchmarks: tuple[Benchmark, ...] = ()  # measure the tables' columns of speed
 
     @property
     def heading(self) -> str:
@@ -203,15 +144,7 @@ def tabled(
 ) -> Experiment:
     """The experiment of a paper's tables: each row is evaluated as its columns say, and trained if one of them needs it.
 
-    Args:
-        title: heads the tables.
-        rows: with or without those that no table names, from which others may start.
-        tables: of the paper.
-        shared: see `Experiment`; what no other experiment shares may have runs, and a folder of records, of its own.
-        others: further fields of the experiment.
-
-    Raises:
-        UserError: a table names a row that is missing.
+    Rows may be there that no table names, from which others start. `others` are further fields of the experiment.
     """
     labels = [row.label for row in rows]
     evaluations: dict[str, list[Evaluation]] = {label: [] for label in labels}
@@ -258,17 +191,7 @@ def load(
     """The experiment of a Python file, whose `get_experiment()` is given what its arguments name.
 
     `get_experiment(source, runs)` is about a corpus, `get_experiment(scale)` has several scales. The file can import
-    modules of its folder.
-
-    Args:
-        path: the file.
-        source: where the user has the corpus.
-        runs: folder of the runs, below which preparations may write.
-        scale: one of `SCALES`; None: the first.
-        records: the folder of records; "": none; None: the experiment's own, see `find_records`.
-
-    Raises:
-        UserError: no such file, or no `get_experiment` in it, or a corpus or scale missing or not wanted.
+    modules of its folder. `records` is the folder of records; "": none; None: the experiment's own, see `find_records`.
     """
     if not Path(path).is_file():
         raise UserError(f"no experiment file {path}; give the path of one (the repository has some in experiments)")
@@ -276,9 +199,8 @@ def load(
         raise UserError(f"--scale={scale} is unknown; {nearest(scale, SCALES)}")
     with run_file(path, "experiment file") as names:
         if "get_experiment" not in names:
-            raise UserError(
-                f"{path} defines no get_experiment(); it must return a bam_jax.experiments.experiment.Experiment"
-            )
+            must = "it must return a bam_jax.experiments.experiment.Experiment"
+            raise UserError(f"{path} defines no get_experiment(); {must}")
         wanted = inspect.signature(names["get_experiment"]).parameters
         if "source" in wanted and source is None:
             raise UserError(f"{path} needs --source=PATH, where the corpus is that its docstring names")
@@ -293,10 +215,8 @@ def load(
     if known["scale"] not in made.scales:
         given = " or ".join(f"--scale={name}" for name in made.scales)
         raise UserError(f"--scale={scale}: what {path} compares is no paper's; give {given}")
-    if records is None:
-        kept = find_records(Path(path), scale, shared=made.shared)
-    else:
-        kept = Path(records) if records else None
+    own = find_records(Path(path), scale, shared=made.shared)
+    kept = own if records is None else Path(records) if records else None
     return dataclasses.replace(made, records=kept, notes=tuple(" ".join(note.split()) for note in made.notes))
 
 
