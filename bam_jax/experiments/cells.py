@@ -69,7 +69,6 @@ class Measured:
         return found[row, column]
 
     def provenance(self) -> list[str]:
-        """A line for each machine that trained the models of the experiments that were read."""
         experiments = [self.load(*each) for each in self._compared]
         sources = [results.read_provenance(made, self.folder) for made in experiments]
         return results.describe_provenance({key: source for each in sources for key, source in each.items()}.values())
@@ -126,7 +125,6 @@ class Series(NamedTuple):
     device: str = ""
 
     def interval(self) -> Interval:
-        """The mean between the ends of its interval."""
         if self.kind is Kind.PERPLEXITY:
             return statistics.summarise(np.log(self.values)).exp()
         return statistics.summarise(self.values, self.floor).clipped(0.0, self.top)
@@ -141,7 +139,6 @@ class Place(NamedTuple):
 
     @property
     def span(self) -> str:
-        """The columns in words."""
         if len(self.columns) > 3:
             return f"{self.columns[0]} to {self.columns[-1]}"
         return " and ".join(filter(None, [", ".join(self.columns[:-1]), self.columns[-1]]))
@@ -158,7 +155,6 @@ class PairedRow(NamedTuple):
     seeds: Sequence[int]
 
     def columns(self) -> list[Series]:
-        """The values in each column."""
         return [_mean([cell], self.seeds) for cell in self.cells]
 
     def mean(self) -> Series:
@@ -177,7 +173,6 @@ def read(measured: Measured, *places: Place) -> list[PairedRow]:
 
 
 def _mean(cells: Sequence[SeedValues], seeds: Sequence[int]) -> Series:
-    """The mean of some cells in each seed."""
     kind, unit = cells[0].kind, cells[0].unit
     values = np.array([[cell.values[seed] for seed in seeds] for cell in cells], np.float64)
     if not seeds:

@@ -83,7 +83,6 @@ class ClaimsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return made
 
     def _resolve(self, value: Any, field: str = "") -> Any:
-        """A claim, or the value of a field in it."""
         if isinstance(value, dict):
             return {name: self._resolve(each, name) for name, each in value.items()}
         if field.endswith("columns") or field in ("rows", "than", "over"):
@@ -129,7 +128,6 @@ def _read(path: Path) -> ClaimsFile:
 
 @contextlib.contextmanager
 def _named(where: str) -> Iterator[None]:
-    """Names the place of what is wrong in one line."""
     try:
         yield
     except (UserError, ValueError, RecursionError) as error:  # of TOML, UTF-8 and msgspec
@@ -151,7 +149,6 @@ class Judgement:
 
     @property
     def whole(self) -> Criterion:
-        """The criterion that all of them are met."""
         return quorum(self.claim.says, self.criteria, len(self.criteria))
 
     @property

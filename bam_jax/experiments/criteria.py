@@ -57,7 +57,6 @@ def _mean_above_zero(
 
 
 def _direction(row: str, kind: Kind, *, upper: bool) -> str:
-    """Whether a row beyond its bound does better or worse."""
     if not kind.has_seeds:
         return ""  # more tokens a second are better, more milliseconds are not
     return f"{row} {'better' if upper == (kind is Kind.ACCURACY) else 'worse'}"

@@ -84,7 +84,6 @@ def read_description(folder: Path) -> dict[str, Any]:
 
 
 def _read_evaluation(entry: Mapping[str, Any]) -> Evaluation:
-    """An evaluation as `Evaluation.to_dict` wrote it."""
     if entry["name"] not in EVALUATIONS:
         raise UserError(f"unknown evaluation {entry['name']!r}; {nearest(entry['name'], EVALUATIONS)}")
     kind = EVALUATIONS[entry["name"]]

@@ -66,7 +66,6 @@ def results(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> "pandas.D
 
 
 def _read(path: Path) -> Iterator[tuple[Path, str, Config, Sequence[Mapping[str, Any]]]]:
-    """The place, the name, the configuration and the cells of each run below a path."""
     for place in [path] if path.is_file() else _parents(path, recorded_runs.PARTS):
         for recorded in recorded_runs.read(place).values():
             yield place, recorded.name, recorded.config, recorded.cells

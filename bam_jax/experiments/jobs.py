@@ -29,16 +29,13 @@ class Job:
 
     @property
     def digest(self) -> str:
-        """Identifies the run in a folder of records."""
         return config.digest(self.config)
 
     def train(self, folder: Path) -> None:
-        """Train the run in the folder of runs, as far as it is not done."""
         start = str(folder / self.config.start) if self.row.start else self.config.start
         loop.train(dataclasses.replace(self.config, start=start), folder / self.name)
 
     def evaluate(self, folder: Path, evaluation: Evaluation) -> None:
-        """Measure what is missing of an evaluation of the trained run, and print the results."""
         run = folder / self.name
         found = measuring.evaluate(run, evaluation, allow=_addresses(self.config))
         for line in measuring.summarise(run, evaluation, found):
@@ -69,7 +66,6 @@ class Job:
         return self._training(max(steps, default=0)) + samples + sum(job.spent(folder) for job in self.then)
 
     def status(self, folder: Path) -> str:
-        """The latest progress in its files, in one line."""
         for job in reversed(self.then):
             if (folder / job.name).exists():
                 return job.status(folder)

@@ -176,7 +176,6 @@ def _read_part(path: Path, size: int, changed: int) -> Mapping[str, RecordedRun]
 
 
 def _parse_run(row: Mapping[str, Any], where: str) -> RecordedRun:
-    """A run without its cells, from its columns."""
     columns = {name: typed_json.parse(row[name] or "", f"{where}: {name}", REMEDY) for name in RUN[2:]}
     typed_json.check({"name": row["name"], **columns}, RunColumns, where, REMEDY)
     if len({len(values) for values in columns["losses"].values()}) != 1:
@@ -197,7 +196,6 @@ def _parse_run(row: Mapping[str, Any], where: str) -> RecordedRun:
 
 
 def _parse_cell(row: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A line of results.jsonl, from the columns of a cell."""
     details = typed_json.check(typed_json.parse(row["details"], where, REMEDY), dict, where, REMEDY)
     cell = details | {name: row[name] for name in CELL if row[name] is not None} | {"config": row["run"]}
     if row["overrides"] is not None:
@@ -287,7 +285,6 @@ def _rows(table: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def _summary(runs: Sequence[Mapping[str, Any]], cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The counts and the digest that stand in a part's metadata, of its `_rows`."""
     return {
         "runs": len(runs),
         "cells": sum(cell["details"] is not None for cell in cells),

@@ -41,7 +41,6 @@ class Recorder:
             self.work(after, folder)
 
     def _train(self, job: Job, folder: Path) -> None:
-        """Trains a run to its end, and leaves in its folder what trained it."""
         run, begun = folder / job.name, _has_weights(job, folder)
         if not begun and recorded_runs.find(self.file, job.digest) is not None:
             print(
@@ -57,7 +56,6 @@ class Recorder:
         return recorded_runs.find(self.file, job.digest) is not None and not self._missing(job)
 
     def _missing(self, job: Job) -> list[Evaluation]:
-        """The evaluations of which the file has not all."""
         run = recorded_runs.find(self.file, job.digest)
         measured = RunResults(run.cells, run.stops) if run else RunResults((), ())
         # Each evaluation has the changes of the row that asks for it; the job's are those of one of them.
@@ -66,5 +64,4 @@ class Recorder:
 
 
 def _has_weights(job: Job, folder: Path) -> bool:
-    """True where a run is trained to its end, and its folder is there."""
     return run_folder.latest_step(folder / job.name) == job.config.steps

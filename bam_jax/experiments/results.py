@@ -54,7 +54,6 @@ class Run:
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        """The last line of metrics.jsonl; empty before the first."""
         return self.history[-1] if self.history else {}
 
     def curve(self, cell: Cell) -> str:

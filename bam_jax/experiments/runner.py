@@ -135,7 +135,6 @@ def _raising_on_sigterm() -> Iterator[None]:
 def _start(
     job: Job | Benchmark, slot: Slot, named: Sequence[str], folder: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a job's process: the sweep itself with --only, or a benchmark's command."""
     if isinstance(job, Benchmark):
         command = job.command(folder)
     else:
@@ -173,7 +172,6 @@ class Board:
         print(f"{len(jobs)} rows to train and evaluate; their output: {folder / 'logs'}", file=sys.stderr)
 
     def show(self, running: Sequence[Job | Benchmark]) -> None:
-        """Print how far the running jobs, and all of them, are."""
         now, terminal = time.monotonic(), sys.stderr.isatty()
         if running and (terminal or now - self.shown > QUIET):
             self.spent |= {job.name: self._spent(job) for job in running}
@@ -182,14 +180,12 @@ class Board:
             self.shown = now
 
     def ended(self, job: Job | Benchmark, how: str) -> None:
-        """Print how a job ended, in a line that stays."""
         self.done += 1
         self.spent[job.name] = job.cost()  # a failed job is over, too
         self._draw([], sys.stderr.isatty())
         print(f"[{self.done}/{len(self.jobs)} after {self._elapsed()}] {job.name}: {how}", file=sys.stderr)
 
     def close(self, failed: int) -> None:
-        """Print how long all of it took."""
         rows = f"{self.done} rows" if not failed else f"{self.done} rows, of which {failed} failed,"
         print(f"{rows} in {self._elapsed()}", file=sys.stderr)
 
@@ -211,7 +207,6 @@ class Board:
         return min(job.cost(), job.spent(self.folder))
 
     def _draw(self, lines: Sequence[str], redrawn: bool) -> None:
-        """Print lines in place of those before, if these are to be redrawn."""
         up = "\x1b[F\x1b[2K" * self.drawn
         print(up + "".join(f"{line[:100]}\n" for line in lines), end="", file=sys.stderr, flush=True)
         self.drawn = len(lines) if redrawn else 0

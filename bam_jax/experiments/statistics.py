@@ -36,7 +36,6 @@ class Kind(enum.Enum):
 
     @property
     def has_seeds(self) -> bool:
-        """True of what is measured of trained models."""
         return self in (Kind.ACCURACY, Kind.PERPLEXITY, Kind.LOSS)
 
 
@@ -48,7 +47,6 @@ class Interval(NamedTuple):
     high: float
 
     def clipped(self, least: float, most: float) -> Self:
-        """The interval within the bounds of what is possible."""
         return self._replace(low=max(self.low, least), high=min(self.high, most))
 
     def exp(self) -> Self:
@@ -65,19 +63,16 @@ class Estimate(NamedTuple):
     n: int
 
     def interval(self) -> Interval:
-        """Student's t interval."""
         half = float(stats.t.ppf((1 + LEVEL) / 2, self.n - 1)) * self.error
         return Interval(self.mean - half, self.mean, self.mean + half)
 
     def p_above(self, bound: float) -> float:
-        """The p-value of the t test that the mean is above a bound."""
         distance = self.mean - bound
         # Seeds that agree to the last bit, as those of two rows that are one run, have no error: equality shows nothing.
         t = distance / self.error if self.error else math.copysign(math.inf, distance) if distance else 0.0
         return float(stats.t.sf(t, self.n - 1))
 
     def p_below(self, bound: float) -> float:
-        """The p-value of the t test that the mean is below a bound."""
         return 1.0 - self.p_above(bound)
 
     def seeds_needed(self, bound: float, alpha: float) -> float:

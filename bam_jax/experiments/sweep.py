@@ -40,7 +40,6 @@ class Sweep:
         runs: Path | None = None,
         records: str | None = None,
     ) -> "Sweep":
-        """The experiments in files, see `experiment.load`."""
         folder = runs or Path("runs") / Path(paths[0]).stem
         loaded = tuple(
             experiment.load(path, source=source, runs=folder, scale=scale, records=records) for path in paths
@@ -68,38 +67,31 @@ class Sweep:
 
     @property
     def recorder(self) -> Recorder:
-        """Keeps the records of the jobs."""
         return Recorder(self.experiments[0].records, shlex.join(["python", "-m", "bam_jax.sweep", *self.named]))
 
     @functools.cached_property
     def rows(self) -> list[Job]:
-        """The jobs that train, in the order in which they start."""
         return jobs(*self.experiments)
 
     @functools.cached_property
     def benchmarks(self) -> list[Benchmark]:
-        """The benchmarks of all experiments."""
         return benchmark.merge([each for made in self.experiments for each in made.benchmarks])
 
     @property
     def jobs(self) -> list[Job | Benchmark]:
-        """All of them, in the order in which they start."""
         return [*self.rows, *self.benchmarks]
 
     @property
     def preparations(self) -> list[Preparation | Fetch]:
-        """The preparations of all experiments, equal ones once."""
         return list(dict.fromkeys(each for made in self.experiments for each in made.preparations))
 
     def job(self, name: str) -> Job:
-        """The job that trains a run of that name."""
         for job in self.rows:
             if job.name == name:
                 return job
         raise UserError(f"no run {name}; {nearest(name, [job.name for job in self.rows], '--print')}")
 
     def describe_costs(self, chip: str | None, utilisation: float) -> str:
-        """Runs, tokens, operations and hours, in lines; where records are kept, what they lack too."""
         chip = chip or ("cpu" if self.platform == "cpu" else "h100")
         title = self.experiments[0].heading if len(self.experiments) == 1 else f"{len(self.experiments)} experiments"
         try:

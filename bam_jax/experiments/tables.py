@@ -30,7 +30,6 @@ from bam_jax.system.errors import UserError
 
 
 def _percent(known: counts.ParameterCounts) -> float:
-    """The trained parameters of the encodings, in percent of the model's others."""
     return 100 * known.trained_prior / (known.embedding + known.transformer)
 
 
@@ -86,7 +85,6 @@ class Entry:
 
     @property
     def ours(self) -> tuple[float, ...]:
-        """The values of the seeds that have been measured."""
         return tuple(outcome.value for outcome in self.outcomes if outcome.value is not None)
 
     @property
@@ -97,12 +95,10 @@ class Entry:
 
     @property
     def samples(self) -> int:
-        """The number of samples, such as prompts, behind the values of all seeds in `by_seed`."""
         return sum(outcome.n for outcome in self.outcomes)
 
     @property
     def kind(self) -> Kind:
-        """The kind of its number."""
         if self.column.speed is not None:
             return Kind.SPEED
         if self.column.evaluation is None:
@@ -111,12 +107,10 @@ class Entry:
 
     @property
     def interval(self) -> Interval | None:
-        """The interval over `by_seed` in the column's unit; None of fewer than two seeds, or without any."""
         return statistics.interval(self.kind, list(self.by_seed.values()), self.samples, self.column.unit)
 
     @property
     def mean(self) -> float | None:
-        """The mean over the seeds that have been measured; None where there are none."""
         return float(np.mean(self.ours)) if self.ours else None
 
     @property
@@ -127,7 +121,6 @@ class Entry:
 
     @property
     def stopped(self) -> bool:
-        """True where some seed was given up."""
         return any(outcome.state is State.STOPPED for outcome in self.outcomes)
 
     @property
@@ -237,7 +230,6 @@ def _mean(parts: Mapping[Any, Part], position: int = 0) -> float:
 
 
 def _window(cells: Sequence[Cell], position: int) -> float:
-    """The perplexity of the window that ends at a position."""
     cell = cells[0]
     if position % cell["window"] or position > cell["length"]:
         raise UserError(
@@ -276,7 +268,6 @@ def _missing_or_stopped(evaluation: Evaluation, job: Job, measured: RunResults, 
 
 
 def _failed(evaluation: Evaluation, job: Job, measured: RunResults) -> bool:
-    """True where an evaluation was measured whole, and nothing was right."""
     parts = parts_of(evaluation, job, measured).values()
     return all(part.n >= part.wanted and not results.mean(part.cells) for part in parts)
 

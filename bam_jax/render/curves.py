@@ -105,7 +105,6 @@ def _over_lengths(curves: Curves, context: int, *, largest: bool, across: str = 
 
 
 def _legend(figure: Figure, axes: Axes, count: int) -> None:
-    """Names the curves beside the axes, in the order of their ends."""
     named = [line for line in axes.lines if not str(line.get_label()).startswith("_")]
     named.sort(key=lambda line: float(np.asarray(line.get_ydata())[-1]), reverse=True)
     title = f"{count - MANY} more in the table" if count > MANY else None
@@ -160,5 +159,4 @@ def times(length: int, context: int) -> str:
 
 
 def _short(tokens: int) -> str:
-    """A length in few letters, such as 4.1k."""
     return f"{tokens}" if tokens < 1000 else f"{tokens / 1000:.2g}k" if tokens < 10_000 else f"{tokens / 1000:.0f}k"

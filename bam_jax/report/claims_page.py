@@ -89,25 +89,21 @@ def to_csv(judged: Judged) -> str:
     for paper, said in judged.by_paper.items():
         for each in said:
             head = [paper, each.claim.place, each.claim.says, each.verdict.value]
-            printed = {
-                criterion.says: theirs.shown.middle
-                for criterion, theirs in zip(each.criteria, each.printed, strict=True)
-            }
+            printed = {mine.says: theirs.shown.middle for mine, theirs in zip(each.criteria, each.printed, strict=True)}
             conditions = [each.condition] if each.condition else []
             for criterion in _flat([*each.criteria, *conditions]):
                 low, middle, high = criterion.shown
                 numbers = (printed.get(criterion.says, math.nan), middle, low, high)
                 shown = ["" if math.isnan(value) else f"{value:.6g}" for value in numbers]
                 word = "condition: " if criterion in conditions else ""
-                tests = [criterion.agree, f"{criterion.p_met:.3g}", f"{criterion.p_unmet:.3g}"]
-                writer.writerow(
-                    [*head, f"{word}{criterion.says}", *shown, criterion.n, *(tests if criterion.n else [""] * 3)]
+                tests = (
+                    [criterion.agree, f"{criterion.p_met:.3g}", f"{criterion.p_unmet:.3g}"] if criterion.n else [""] * 3
                 )
+                writer.writerow([*head, f"{word}{criterion.says}", *shown, criterion.n, *tests])
     return text.getvalue()
 
 
 def _flat(criteria: Sequence[Criterion]) -> Iterator[Criterion]:
-    """Criteria, each before its parts."""
     for criterion in criteria:
         yield criterion
         yield from _flat(criterion.several)
@@ -178,7 +174,6 @@ def _cells(judgement: Judgement, pages: Collection[str]) -> list[Words]:
 
 
 def _details(judgement: Judgement) -> str:
-    """The criteria in words, the decisive one, the condition and the notes."""
     claim, at, count = judgement.claim, judgement.decisive, len(judgement.criteria)
     words = [claim.here]
     if at is not None:

@@ -45,7 +45,6 @@ def position_curves(runs: Iterable[Run]) -> Curves:
 
 
 def _by_label(runs: Iterable[Run], chosen: Callable[[Cell], bool]) -> dict[tuple[str, str], dict[int, list[Cell]]]:
-    """The chosen cells of runs by label and encoding, and by seed."""
     found: dict[tuple[str, str], dict[int, list[Cell]]] = defaultdict(lambda: defaultdict(list))
     encodings: dict[str, str] = {}
     for run in runs:
@@ -136,9 +135,8 @@ def passkey_floors(runs: Iterable[Run]) -> dict[int, float]:
         for cell in run.cells:
             if cell["eval"] == Passkey.name:
                 depths[cell["length"]][run.name].add(cell["depth"])
-    return {
-        length: max(passkey_floor(len(each)) for each in found.values()) for length, found in sorted(depths.items())
-    }
+    floor = lambda runs: max(passkey_floor(len(each)) for each in runs.values())
+    return {length: floor(found) for length, found in sorted(depths.items())}
 
 
 def make_grid(cells: Mapping[tuple[str, str], float], rows: list[str], columns: list[str]) -> Grid:

@@ -73,12 +73,10 @@ def page_sections(
     if keys:
         words = f"""Whole keys: all five digits right. {SEEDS} Dotted: the keys that stand beside their question, which a model
             that sees a few tokens back finds. The error of a mean is at least that of its prompts."""
-        figure = render.passkey(keys, context, passkey_floors(runs))
-        section = Section(
-            "Passkey accuracy against length", words, figure=figure, name="passkey", commands=asked(Passkey.name)
-        )
+        figure, commands = render.passkey(keys, context, passkey_floors(runs)), asked(Passkey.name)
+        section = Section("Passkey accuracy against length", words, figure=figure, name="passkey", commands=commands)
         sections += _curves_sections(section, keys, context)
-        sections += _depths_sections(main, context, asked(Passkey.name))
+        sections += _depths_sections(main, context, commands)
     if text:
         words = f"""Held-out text in sequences of each length; exp of the mean loss over all their positions. {SEEDS}
             {GEOMETRIC}"""
@@ -100,7 +98,6 @@ def page_sections(
 
 
 def _summary(description: Mapping[str, Any], runs: Sequence[Run], keys: Curves, text: Curves, context: int) -> Section:
-    """The best rows at the longest length, the total time, and the missing runs."""
     cells = [cell for run in runs for cell in run.cells]
     training = sum(run.metrics["seconds"] for run in runs if run.metrics)
     measuring = sum(cell["seconds"] for cell in cells if "seconds" in cell)
@@ -110,11 +107,8 @@ def _summary(description: Mapping[str, Any], runs: Sequence[Run], keys: Curves, 
     missing = [run.name for run in runs if not run.cells and len(run.commands) > 1]
     if missing:
         words += f" NOT THERE YET: {', '.join(missing)}; see `{description['folder']}/logs` and run this again."
-    main = runs[0].label
-    found = [
-        *_best_rows("Passkey accuracy", keys, main, context, largest=True),
-        *_best_rows("Perplexity", text, main, context, largest=False),
-    ]
+    found = _best_rows("Passkey accuracy", keys, runs[0].label, context, largest=True)
+    found += _best_rows("Perplexity", text, runs[0].label, context, largest=False)
     return Section("In short", words, items=found, commands=[description["command"]])
 
 
@@ -135,7 +129,6 @@ def _best_rows(name: str, curves: Curves, main: str, context: int, *, largest: b
 
 
 def _expected_section(claims: Sequence[Mapping[str, Any]], keys: Curves, context: int) -> Section:
-    """Expected and measured passkey accuracies."""
     rows: list[list[Words]] = []
     for bound in claims:
         label, length, least, most = (bound[name] for name in ("label", "length", "least", "most"))
@@ -150,9 +143,8 @@ def _expected_section(claims: Sequence[Mapping[str, Any]], keys: Curves, context
         every = " ".join(f"{value:.2f}" for value in values)
         what = f"{label} at {render.times(length, context)}"
         rows.append([what, met, ", ".join(bounds), _estimate(curve, length), every])
-    return Section(
-        "What was expected", table=Table(["passkey accuracy", "met", "should be", "mean", "every seed"], rows)
-    )
+    head = ["passkey accuracy", "met", "should be", "mean", "every seed"]
+    return Section("What was expected", table=Table(head, rows))
 
 
 def _curves_sections(section: Section, curves: Curves, context: int) -> list[Section]:
@@ -186,8 +178,9 @@ def _ratio_sections(curves: Curves, main: str, context: int) -> list[Section]:
             ratios = [curve.seeds[seed][length] / first[seed][length] for seed in both]
             interval = statistics.positive_interval(ratios) if len(ratios) > 1 else None
             show = "{:.3f}".format
-            words = describe_interval(interval, len(ratios), show)
-            cells.append(Estimated(show(interval.middle), words) if interval else "–")
+            cells.append(
+                Estimated(show(interval.middle), describe_interval(interval, len(ratios), show)) if interval else "–"
+            )
         if label != main and any(cell != "–" for cell in cells):
             rows.append([label, *cells])
     text = f"""The perplexity of each row divided by that of {main} with the same seed: geometric means with 95% t intervals over
@@ -211,13 +204,11 @@ def _spaced(lengths: Sequence[int]) -> list[int]:
 
 
 def _estimate(curve: Curve, length: int) -> Words:
-    """The mean over seeds with its interval; a dash without a seed."""
     values = curve.values(length)
     if not values:
         return "–"
-    return Estimated(
-        _number(curve.middle(length)), describe_interval(curve.intervals.get(length), len(values), _number)
-    )
+    interval = describe_interval(curve.intervals.get(length), len(values), _number)
+    return Estimated(_number(curve.middle(length)), interval)
 
 
 def _in_words(curve: Curve, length: int) -> str:

@@ -52,7 +52,6 @@ class Table:
 
     @property
     def wide(self) -> list[bool]:
-        """True for columns of words."""
         columns = zip(*self.rows, strict=True)
         return [any(len(_text(cell)) > WIDE for cell in column) for column in columns] or [False] * len(self.head)
 
@@ -100,7 +99,6 @@ def _templates() -> "jinja2.Environment":
 
 
 def _mark_up(escaped: str) -> str:
-    """An escaped text with its `code` and **what matters** in elements."""
     return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped))
 
 

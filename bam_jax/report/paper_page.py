@@ -103,7 +103,6 @@ def page_sections(
 
 
 def _summary(progress: Progress, runs: Mapping[str, Run], folder: Path, given: Sequence[str]) -> Section:
-    """The findings of the tables, the progress, and the commands."""
     trained = {job.name: job for job in progress.planned if job.row.train}
     begun = [runs[name] for name in trained if name in runs]
     done = sum(run.metrics["step"] == trained[run.name].config.steps for run in begun if run.metrics)
@@ -137,15 +136,14 @@ def describe_finding(table: Table, entries: Sequence[Entry], *, comparable: bool
 
     It compares rows chosen by their values, so it is no verdict. A table of one row gives its last measured value.
     """
-    width = len(table.columns)
-    for number in reversed(range(width)):
-        column = [entry for entry in entries[number::width] if entry.kind in KINDS and cell_value(entry) is not None]
-        if len(column) > 1:
-            kind = column[0].kind
-            best, second, *others = sorted(
-                column, key=lambda entry: cell_value(entry) or 0.0, reverse=kind is Kind.ACCURACY
-            )
-            where = f"At {_place(column[0].column, comparable=comparable)}"
+    measured = [entry for entry in entries if entry.kind in KINDS and cell_value(entry) is not None]
+    for column in reversed(table.columns):
+        ranked = [entry for entry in measured if entry.column is column]
+        if len(ranked) > 1:
+            kind = ranked[0].kind
+            ranked.sort(key=lambda entry: cell_value(entry) or 0.0, reverse=kind is Kind.ACCURACY)
+            best, second, *others = ranked
+            where = f"At {_place(column, comparable=comparable)}"
             if _words(best) == _words(second):
                 equal = f"{where} {best.row} and {second.row} are equal, {_words(best)}, and no other is better."
                 return f"{equal}{_floor(second)}"
@@ -154,7 +152,6 @@ def describe_finding(table: Table, entries: Sequence[Entry], *, comparable: bool
             if len(alike) > 1:
                 then = f"next are {', '.join(alike[:-1])} and {alike[-1]}, {_shown(second)} each"
             return f"{where} {best.row} {KINDS[kind]}: {_words(best)}; {then}.{_floor(second)}"
-    measured = [entry for entry in entries if entry.kind in KINDS and cell_value(entry) is not None]
     if len(table.values) > 1 or not measured or measured[-1].column.depth is not None:
         return ""
     where = _place(measured[-1].column, comparable=comparable)
@@ -188,7 +185,6 @@ def _floor(entry: Entry) -> str:
 
 
 def _words(entry: Entry, row: str = "") -> str:
-    """A value with its interval, after the name of its row if one is given."""
     shown = _shown(entry)
     sure = describe_interval(entry.interval, len(entry.by_seed), end_formatter(shown))
     return f"{row} {with_interval(shown, sure)}".strip()
@@ -211,12 +207,11 @@ def passkey_grids(progress: Progress, folder: Path) -> dict[int, dict[str, Grid]
                 continue
             depths = len(column.evaluation.places())
             columns[depths].append(column.label)
-            for row in map(table.row, table.values):
-                for job in progress.planned:
-                    if job.row.label == row:
-                        for (depth, _), part in tables.parts_of(column.evaluation, job, read(job)).items():
-                            found = cells[depths].setdefault(row, defaultdict(list))
-                            found[f"{depth:.2f}", column.label] += part.cells
+            by_row = [job for row in map(table.row, table.values) for job in progress.planned if job.row.label == row]
+            for job in by_row:
+                for (depth, _), part in tables.parts_of(column.evaluation, job, read(job)).items():
+                    found = cells[depths].setdefault(job.row.label, defaultdict(list))
+                    found[f"{depth:.2f}", column.label] += part.cells
     grids: dict[int, dict[str, Grid]] = {}
     for count, rows in sorted(cells.items(), reverse=True):
         means = {
@@ -245,7 +240,6 @@ def ruler_grids(progress: Progress) -> dict[str, Grid]:
 
 
 def _grids_section(title: str, text: str, panels: Mapping[str, Grid], name: str, row: str, down: str) -> Section:
-    """Heat maps of all models, and their numbers below each other."""
     first = next(iter(panels.values()))
     rows = [
         [label, row_name, *("–" if np.isnan(value) else f"{value:.2f}" for value in values)]

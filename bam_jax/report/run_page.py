@@ -128,7 +128,6 @@ def _losses_section(run: Run) -> Section:
 
 
 def _evaluation_section(key: Sequence[str], cells: Sequence[Cell], config: Config, name: str) -> Section:
-    """An evaluation with its table, and a figure if it has one."""
     heading = ", ".join(key)  # names of folders and classes keep their letters
     title, table, kind = heading[:1].upper() + heading[1:], _records_table(cells), kind_of(key[0]).figure
     if kind in ("depth", "task"):
@@ -168,7 +167,6 @@ def _lengths_table(cells: Sequence[Cell], context: int) -> Table:
 
 
 def _records_table(cells: Sequence[Cell]) -> Table:
-    """All records, with their fields that are numbers or words."""
     values = dict.fromkeys(
         name for cell in cells for name, value in cell.items() if isinstance(value, int | float | str)
     )

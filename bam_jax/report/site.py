@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,13 @@ FEW = 12
 
 type Descriptions = Mapping[Path, Mapping[str, Any]]
 """The contents of experiment.json by folder."""
+
+
+def _described_runs(descriptions: Descriptions, folder: Path) -> Iterator[tuple[Path, Mapping[str, Any], str]]:
+    """The runs of all descriptions: their experiment's folder, what it says of the run, and the run's path from the folder."""
+    for path, description in descriptions.items():
+        for entry in description["runs"]:
+            yield path, entry, str((path / entry["name"]).relative_to(folder))
 
 
 def find_papers(folder: Path) -> list[Path]:
@@ -144,13 +151,8 @@ def _read_papers(files: Sequence[Path], folder: Path, scale: str | None, skipped
 
 
 def _find_recorded(papers: Sequence[Progress], descriptions: Descriptions, folder: Path) -> dict[str, RecordedRun]:
-    """The runs in all experiments' records, by name."""
-    found: dict[str, RecordedRun] = {}
-    for progress in papers:
-        for job in progress.planned:
-            run = recorded_runs.find(progress.made.records, job.digest)
-            if run is not None:
-                found[job.name] = run
+    every = [(job.name, progress.made.records, job.digest) for progress in papers for job in progress.planned]
+    found = {name: run for name, file, digest in every if (run := recorded_runs.find(file, digest)) is not None}
     for path, description in descriptions.items():
         own = results.find_recorded(description)
         found |= {str((path / name).relative_to(folder)): run for name, run in own.items()}
@@ -188,8 +190,7 @@ def _folder_sections(
 ) -> list[Section]:
     """The page of an experiment with a folder of its own, in which runs have short names."""
     own, learned = [], {}
-    for entry in description["runs"]:
-        name = str((path / entry["name"]).relative_to(folder))
+    for _, entry, name in _described_runs({path: description}, folder):
         own.append(results.as_row(runs.get(name) or results.no_run(entry["name"]), entry))
         if name in priors:
             learned[entry["name"]] = priors[name]
@@ -206,9 +207,8 @@ def _find_commands(papers: Sequence[Progress], descriptions: Descriptions, folde
             if job.row.train:
                 known = job.name in commands
                 commands[job.name] |= dict.fromkeys(evaluations if known else [train, *evaluations])
-    for path, description in descriptions.items():
-        for entry in description["runs"]:
-            commands[str((path / entry["name"]).relative_to(folder))] = dict.fromkeys(entry["commands"])
+    for _, entry, name in _described_runs(descriptions, folder):
+        commands[name] = dict.fromkeys(entry["commands"])
     here = f"{Path.cwd()}/"
     return {name: [command.replace(here, "") for command in found] for name, found in commands.items()}
 
@@ -219,20 +219,15 @@ def _find_uses(papers: Sequence[Progress], descriptions: Descriptions, folder: P
         for job in progress.planned:
             if job.row.train:
                 uses[job.name][Link(progress.made.heading, paper_file(progress.path))] = None
-    for path, description in descriptions.items():
-        for entry in description["runs"]:
-            name = str((path / entry["name"]).relative_to(folder))
-            uses[name][Link(description["title"], folder_file(path))] = None
+    for path, _, name in _described_runs(descriptions, folder):
+        uses[name][Link(descriptions[path]["title"], folder_file(path))] = None
     return {name: list(links) for name, links in uses.items()}
 
 
 def _claims_section(judged: Mapping[str, Sequence[Judgement]]) -> Section:
     counts = {paper: Counter(judgement.verdict for judgement in found) for paper, found in judged.items()}
-    rows: list[list[Words]] = [
-        [verdict.value, *(f"{count[verdict]}" for count in counts.values())]
-        for verdict in Verdict
-        if any(count[verdict] for count in counts.values())
-    ]
+    seen = [verdict for verdict in Verdict if any(count[verdict] for count in counts.values())]
+    rows = [[verdict.value, *(f"{count[verdict]}" for count in counts.values())] for verdict in seen]
     text, table = "Each with its criterion, interval and number of seeds:", Table(["verdict", *judged], rows)
     return Section("The papers' claims", text, items=[Link(TITLE, CLAIMS)], table=table)
 
@@ -265,7 +260,7 @@ def _papers_sections(papers: Sequence[Progress]) -> list[Section]:
 def _folders_section(descriptions: Descriptions, runs: Mapping[str, Run], folder: Path) -> Section:
     rows: list[list[Words]] = []
     for path, description in descriptions.items():
-        names = [str((path / entry["name"]).relative_to(folder)) for entry in description["runs"]]
+        names = [name for _, _, name in _described_runs({path: description}, folder)]
         begun = sum(name in runs and bool(runs[name].cells) for name in names)
         rows.append([Link(description["title"], folder_file(path)), f"{begun} of {len(names)}"])
     return Section("Experiments with a folder of their own", table=Table(["experiment", "runs measured"], rows))

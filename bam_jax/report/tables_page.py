@@ -113,9 +113,8 @@ def tables_sections(made: Experiment, entries: Sequence[Sequence[Entry]], runs: 
 def table_sections(table: Table, entries: Sequence[Entry], *, comparable: bool) -> tuple[Section, Section]:
     """A grid of our values, with comparable ones of the paper in brackets, and the same cell by cell."""
     asked = [entry for entry in entries if entry.asked or entry.ours]  # parameters are counted unasked
-    others = (
-        f"; of {len(entries) - len(asked)} others nothing is asked at this scale" if len(asked) < len(entries) else ""
-    )
+    unasked = len(entries) - len(asked)
+    others = f"; of {unasked} others nothing is asked at this scale" if unasked else ""
     text = f"{sum(bool(entry.ours) for entry in asked)} of {len(asked)} cells measured{others}."
     whole = Section(table.title, text, table=_grid(table, entries, comparable=comparable))
     lines = [entry_line(entry, comparable=comparable) for entry in entries]
@@ -146,16 +145,11 @@ def notes_sections(made: Experiment, runs: Path) -> list[Section]:
 
 
 def _grid(table: Table, entries: Sequence[Entry], *, comparable: bool) -> page.Table:
-    width = len(table.columns)
     counts = {len(entry.by_seed) for entry in entries if cell_value(entry) is not None and entry.kind not in SEEDLESS}
     common = len(counts) == 1 and max(counts) > 1  # then their number stands once, in the corner
-    rows = [
-        [
-            label,
-            *(_in_grid(entry, comparable=comparable, counted=not common) for entry in entries[start : start + width]),
-        ]
-        for label, start in zip(table.values, range(0, len(entries), width), strict=True)
-    ]
+    rows: list[list[Words]] = [[label] for label in table.values]
+    for number, entry in enumerate(entries):
+        rows[number // len(table.columns)].append(_in_grid(entry, comparable=comparable, counted=not common))
     corner = f"n={max(counts)}" if common else ""
     return page.Table([corner, *(_head(each, comparable=comparable) for each in table.columns)], rows)
 
@@ -192,11 +186,9 @@ def entry_line(entry: Entry, *, comparable: bool) -> list[str]:
     if value is None:
         return [row, column, _remarks(entry, measured=False), "", entry.paper, "", ""]
     show = cell_formatter(entry)
-    paper = parse_number(entry.paper)
-    difference = ""
+    paper, difference, interval = parse_number(entry.paper), "", ""
     if paper is not None and comparable:
         difference = format_value(value - float(paper), entry.paper, sign="+")
-    interval = ""
     if entry.interval:
         end = end_formatter(show(value))
         interval = f"{end(entry.interval.low)} to {end(entry.interval.high)}"
@@ -209,7 +201,6 @@ def entry_line(entry: Entry, *, comparable: bool) -> list[str]:
 
 
 def _remarks(entry: Entry, *, measured: bool) -> str:
-    """The remarks on the seeds with a value, or on those without."""
     said: dict[str, list[str]] = defaultdict(list)
     for outcome in entry.outcomes:
         if (outcome.state is State.MEASURED) == measured:
@@ -223,7 +214,6 @@ def _remarks(entry: Entry, *, measured: bool) -> str:
 
 
 def _describe(outcome: Outcome, entry: Entry) -> str:
-    """An outcome in words; "" if its value suffices."""
     if outcome.speed is not None:
         return _describe_speed(outcome, entry)
     word = WORDS[outcome.state] if outcome.state in WORDS else ""
