@@ -2,7 +2,6 @@
 
 import re
 
-import paper_rows
 import pytest
 
 from bam_jax import config
@@ -29,15 +28,6 @@ def test_training_is_counted_product_by_product(encoding, causal):
     assert 0.999 * forward_and_backward < counts.training_operations(config) < 1.15 * forward_and_backward
 
 
-def test_a_tied_head_is_multiplied_with():
-    sizes = SIZES | {"vocab": 5000}
-    tied, untied = (
-        counts.training_operations(Config(encoding="nope", model=ModelConfig(**sizes, **family)))
-        for family in ({"family": "gpt2"}, {})
-    )
-    assert tied == pytest.approx(untied, rel=0.02)
-
-
 def test_evaluating_grows_with_prompts_and_lengths():
     cost = lambda *evaluations: costs.evaluating(Config(encoding="nope", model=ModelConfig(**SIZES)), evaluations)
     one = cost(Passkey((64,), depths=1))
@@ -46,19 +36,6 @@ def test_evaluating_grows_with_prompts_and_lengths():
     assert cost(Perplexity((64,), tokens=640)) == 10 * one
     questions = Harness((64,), tasks=("longbench2_code", "longbench2"), questions=2)
     assert cost(questions) == 4 * 2 * 20 * one, "four answers to two questions of each of twenty tasks"
-
-
-@pytest.mark.parametrize(
-    ("size", "known"),
-    [
-        ("120M", (25_165_824, 95_963_904, 576, 384)),
-        ("432M", (50_331_648, 380_677_632, 1008, 672)),
-        ("1.1B", (67_108_864, 1_073_805_312, 1440, 960)),
-    ],
-)
-def test_the_papers_sizes(size, known):
-    (job,) = jobs.jobs(Experiment("t", (paper_rows.bam("BAM", "paper", size=size),)))
-    assert counts.parameters(job.config) == counts.ParameterCounts(*known)
 
 
 def test_the_table_adds_up():

@@ -103,15 +103,6 @@ def test_a_job_is_the_commands_a_person_would_type():
     assert job.commands(Path("runs")) == [["bam_jax.train", *train.split()], *wanted]
 
 
-def test_the_longest_job_comes_first():
-    rows = (
-        Row("a", QUICKSTART, {"steps": 10}),
-        Row("b", QUICKSTART, {"steps": 1000}),
-        Row("c", QUICKSTART, {"steps": 1000}, evaluations=(Passkey((32000,)),)),
-    )
-    assert [job.row.label for job in jobs(Experiment("t", rows))] == ["c", "b", "a"]
-
-
 def test_progress_is_read_from_the_files(tmp_path):
     row = Row("BAM", QUICKSTART, evaluations=(Passkey((4096,), depths=2),))
     (job,) = jobs(Experiment("t", (row,)))

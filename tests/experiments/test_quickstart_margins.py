@@ -6,7 +6,6 @@ import os
 import pytest
 
 from bam_jax.config import CONFIGS
-from bam_jax.experiments import jobs
 
 
 @pytest.fixture
@@ -29,19 +28,3 @@ def test_the_pages_table_comes_from_the_records_and_nothing_is_measured_again(ma
     monkeypatch.setattr(margins.Sweep, "run", None)
     margins.main(["--runs=nowhere"])
     assert capsys.readouterr().out in (CONFIGS.parent / "docs" / "quickstart.md").read_text()
-
-
-def test_what_the_records_lack_is_measured_under_its_own_arithmetic(margins, tmp_path, monkeypatch):
-    swept = []
-
-    def run(sweep):
-        swept.append((os.environ["XLA_FLAGS"], os.environ["NPROC"], len(jobs.row_jobs(sweep.experiments[0]))))
-        raise KeyboardInterrupt
-
-    first = f"{margins.ARITHMETICS[0].isa}-{margins.ARITHMETICS[0].threads}"
-    (tmp_path / first).symlink_to(margins.RECORDS / first)
-    monkeypatch.setattr(margins, "RECORDS", tmp_path)
-    monkeypatch.setattr(margins.Sweep, "run", run)
-    with pytest.raises(KeyboardInterrupt):
-        margins.main([f"--runs={tmp_path / 'runs'}"])
-    assert swept == [("--xla_cpu_max_isa=AVX", "1", 2 * 4)] and not (tmp_path / "runs").exists()

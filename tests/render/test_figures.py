@@ -129,14 +129,10 @@ def test_a_grid_shows_its_values_and_leaves_out_what_was_not_measured():
 
 
 def test_a_panel_for_every_layer_and_a_curve_for_every_head():
-    weights = np.full((3, 2, 16), 1 / 16)
-    figure = render.priors(np.array([[1.0, -1.0]] * 3), weights)
+    figure = render.priors(np.array([[1.0, -1.0]] * 3), np.full((3, 2, 16), 1 / 16))
     panels = [axes for axes in figure.axes if axes.get_visible()]
     assert [axes.get_title() for axes in panels] == ["layer 0", "layer 1", "layer 2"]
-    key = panels[0].get_legend()
-    assert key is not None
-    keys = [text.get_text() for text in key.get_texts()]
-    assert keys == ["1: −1.00", "0: 1.00"]
+    assert [text.get_text() for text in panels[0].get_legend().get_texts()] == ["1: −1.00", "0: 1.00"]
 
 
 def test_classes_share_axes_with_what_the_mask_hides():
@@ -145,7 +141,7 @@ def test_classes_share_axes_with_what_the_mask_hides():
     axes = figure.axes[0]
     for line, p in zip(axes.lines, curves.values(), strict=True):
         np.testing.assert_allclose(np.asarray(line.get_xydata(), float), np.stack([np.arange(-15, 1), p], -1))
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(curves)
+    assert named(figure) == list(curves)
     assert axes.get_xlim() == (-16, 4)
 
 
@@ -167,7 +163,7 @@ def test_couplings_have_a_curve_for_each_head_in_its_groups_colour():
             np.testing.assert_allclose(np.asarray(line.get_xydata(), float), np.stack([[8, 16], each], -1))
         first, second, third = (line.get_color() for line in axes.lines)
         assert first == third != second
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["local", "retrieval"]
+    assert named(figure) == ["local", "retrieval"]
 
 
 def test_attention_maps_show_weights_and_the_last_query_above_the_key():

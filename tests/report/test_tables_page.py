@@ -1,6 +1,5 @@
 """The words and the files of a paper's tables."""
 
-
 import hypothesis
 import pytest
 from hypothesis import strategies as st
