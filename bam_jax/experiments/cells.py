@@ -57,12 +57,14 @@ class Measured:
     def learned_shapes(self, name: str, row: str) -> list[np.ndarray]:
         """The shapes of a row's learned priors, for each seed that is trained."""
         made = self.load(name, self.scale)
-        planned = [job for job in jobs.row_jobs(made) if job.row.label == row]
-        found = [self._read_shapes(job, self.folder, made.records) for job in planned if self._read_shapes]
+        if self._read_shapes is None:
+            return []
+        found = [
+            self._read_shapes(job, self.folder, made.records) for job in jobs.row_jobs(made) if job.row.label == row
+        ]
         return [shapes for shapes in found if shapes is not None]
 
     def entry(self, table: TableName, row: str, column: str) -> Entry:
-        """A cell with all that is known of it; errors as in `seed_values`."""
         found = self._entries(table.file, table.title, table.scale or self.scale)
         if (row, column) not in found:
             raise UserError(f"{table.file} has no cell {row!r}, {column!r} in a table {table.title!r}")

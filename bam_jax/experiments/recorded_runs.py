@@ -188,9 +188,8 @@ def _parse_run(row: Mapping[str, Any], where: str) -> RecordedRun:
         raise UserError(f"{where} has a configuration that cannot be read ({error}); {REMEDY}") from error
     if row["run"] != configs.digest(config):
         raise UserError(f"{where} has the configuration of {configs.digest(config)}; {REMEDY}")
-    losses = [
-        dict(zip(columns["losses"], values, strict=True)) for values in zip(*columns["losses"].values(), strict=True)
-    ]
+    steps = zip(*columns["losses"].values(), strict=True)
+    losses = [dict(zip(columns["losses"], values, strict=True)) for values in steps]
     heads = {name: np.array(layers) for name, layers in columns["heads"].items()}
     return RecordedRun(row["name"], config, columns["source"], losses, heads, (), ())
 
@@ -239,13 +238,8 @@ def write_part(path: Path, runs: Iterable[tuple[Mapping[str, Any], Sequence[Mapp
     table = arrow.Table.from_pylist(rows, schema=_schema(arrow))
     summary = _summary(*_rows(table))
     stream = arrow.BufferOutputStream()
-    kept = {
-        "compression": "zstd",
-        "write_page_checksum": True,
-        "store_schema": False,
-        "write_statistics": False,
-        "dictionary_pagesize_limit": 2**24,
-    }
+    kept = {"compression": "zstd", "write_page_checksum": True, "write_statistics": False}
+    kept |= {"store_schema": False, "dictionary_pagesize_limit": 2**24}
     with parquet.ParquetWriter(stream, table.schema, **kept) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata({METADATA: json.dumps(summary)})
@@ -270,9 +264,8 @@ def require_arrow(path: Path) -> tuple[Any, Any]:
 def _schema(arrow: Any) -> Any:
     types = {str: arrow.string(), int: arrow.int64(), float: arrow.float64()}
     texts = dict.fromkeys(RUN, arrow.dictionary(arrow.int32(), arrow.string()))
-    return arrow.schema(
-        texts | {name: types[kind] for name, kind in (CELL | {"overrides": str, "details": str}).items()}
-    )
+    columns = CELL | {"overrides": str, "details": str}
+    return arrow.schema(texts | {name: types[kind] for name, kind in columns.items()})
 
 
 def _rows(table: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -294,9 +287,8 @@ def _summary(runs: Sequence[Mapping[str, Any]], cells: Sequence[Mapping[str, Any
 
 
 def _counts(summary: Any) -> str:
-    return (
-        ", ".join(f"{value} {name}" for name, value in summary.items()) if isinstance(summary, dict) else repr(summary)
-    )
+    known = isinstance(summary, dict)
+    return ", ".join(f"{value} {name}" for name, value in summary.items()) if known else repr(summary)
 
 
 def _text(cell: Mapping[str, Any]) -> str:

@@ -43,10 +43,8 @@ class Recorder:
     def _train(self, job: Job, folder: Path) -> None:
         run, begun = folder / job.name, _has_weights(job, folder)
         if not begun and recorded_runs.find(self.file, job.digest) is not None:
-            print(
-                f"{job.name} is trained again: {self.file} has not all that is asked of it, and no weights",
-                file=sys.stderr,
-            )
+            why = f"{self.file} has not all that is asked of it, and no weights"
+            print(f"{job.name} is trained again: {why}", file=sys.stderr)
         job.train(folder)
         if not begun:
             source = {"command": self.command, "commit": git.describe(), "machine": machine()}

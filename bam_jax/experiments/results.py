@@ -111,18 +111,9 @@ def read_run(path: Path, *, seed: int = 0, commands: Sequence[str] = (), recorde
         if not begun:
             config, history, heads = recorded.config, recorded.history, recorded.heads
     newest = max((cell["step"] for cell in cells), default=0)
-    return Run(
-        name=path.name,
-        label=path.name,
-        seed=seed,
-        labels=[],
-        commands=commands,
-        config=config,
-        cells=records.without_repeats(cell for cell in cells if cell["step"] == newest),
-        history=history,
-        stops=stops,
-        heads=heads,
-    )
+    made = dataclasses.replace(no_run(path.name), seed=seed, commands=commands, config=config, history=history)
+    cells = records.without_repeats(cell for cell in cells if cell["step"] == newest)
+    return dataclasses.replace(made, cells=cells, stops=stops, heads=heads)
 
 
 def as_row(run: Run, entry: Mapping[str, Any]) -> Run:
@@ -190,8 +181,8 @@ def describe_provenance(sources: Iterable[Mapping[str, Any]]) -> list[str]:
         device = "" if machine["device"] == "cpu" else f"{machine['device']}, "
         where = f"{device}{machine['processor']}{cores}, jax {machine['versions'].get('jax', 'of no version')}"
         commits.setdefault(where, Counter())[source["commit"] or "no checkout"] += 1
-    return [
-        f"{where}: {counts.total()} model{'s' * (counts.total() > 1)}, of the commits "
-        f"{', '.join(f'{name} ({n})' for name, n in counts.items())}."
-        for where, counts in sorted(commits.items())
-    ]
+    lines = []
+    for where, counts in sorted(commits.items()):
+        found = ", ".join(f"{name} ({n})" for name, n in counts.items())
+        lines.append(f"{where}: {counts.total()} model{'s' * (counts.total() > 1)}, of the commits {found}.")
+    return lines

@@ -23,11 +23,7 @@ POLL = 0.5
 QUIET = 60.0
 """Seconds between two lines of progress where stderr is no terminal."""
 
-_ONE_CHIP = {
-    "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
-    "TPU_PROCESS_BOUNDS": "1,1,1",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-}
+_ONE_CHIP = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,9 +41,8 @@ class Sweep:
         records: str | None = None,
     ) -> "Sweep":
         folder = runs or Path("runs") / Path(paths[0]).stem
-        loaded = tuple(
-            experiment.load(path, source=source, runs=folder, scale=scale, records=records) for path in paths
-        )
+        options = {"source": source, "scale": scale, "records": records}
+        loaded = tuple(experiment.load(path, runs=folder, **options) for path in paths)
         for path, made in zip(paths, loaded, strict=True):
             _check_expected(made)
             if len(loaded) > 1 and not made.shared:
@@ -51,11 +50,10 @@ class Sweep:
             if made.platform != loaded[0].platform:
                 raise UserError(f"{path} and {paths[0]} are for different platforms; give them one by one")
             if made.records != loaded[0].records:
-                raise UserError(
-                    f"the records of {path} belong into {made.records}, those of {paths[0]} into {loaded[0].records}; give "
-                    "--records=FOLDER"
+                where = (
+                    f"the records of {path} belong into {made.records}, those of {paths[0]} into {loaded[0].records}"
                 )
-        options = {"source": source, "scale": scale, "records": records}
+                raise UserError(f"{where}; give --records=FOLDER")
         named = (*paths, *(f"--{name}={value}" for name, value in options.items() if value is not None))
         # Experiments that share their runs have one folder, others one of their own in there.
         return cls(loaded, named, runs or (Path("runs") if loaded[0].shared else folder))
@@ -86,10 +84,10 @@ class Sweep:
         return list(dict.fromkeys(each for made in self.experiments for each in made.preparations))
 
     def job(self, name: str) -> Job:
-        for job in self.rows:
-            if job.name == name:
-                return job
-        raise UserError(f"no run {name}; {nearest(name, [job.name for job in self.rows], '--print')}")
+        found = {job.name: job for job in self.rows}
+        if name not in found:
+            raise UserError(f"no run {name}; {nearest(name, found, '--print')}")
+        return found[name]
 
     def describe_costs(self, chip: str | None, utilisation: float) -> str:
         chip = chip or ("cpu" if self.platform == "cpu" else "h100")
@@ -118,34 +116,35 @@ class Sweep:
         (made,) = self.experiments
         order = [row.label for row in made.rows]
         trained = sorted(with_later(self.rows), key=lambda job: (order.index(job.row.label), job.seed))
+        shell = lambda module, *arguments: shlex.join(["python", "-m", module, *arguments])
+        runs = [
+            {
+                "name": job.name,
+                "config": job.digest,
+                "label": job.row.label,
+                "seed": job.seed,
+                "labels": [[dict(each.overrides), each.label] for each in job.row.evaluations if each.label],
+                "commands": [shell(*command) for command in job.commands(self.folder)],
+                "evaluations": [each.to_dict() for each in job.row.evaluations],
+            }
+            for job in trained
+        ]
         return {
             "title": made.heading,
-            "command": shlex.join(["python", "-m", "bam_jax.sweep", *self.named, f"--runs={self.folder}"]),
+            "command": shell("bam_jax.sweep", *self.named, f"--runs={self.folder}"),
             "folder": str(self.folder),
             "claims": [dataclasses.asdict(expected) for expected in made.expected],
             "notes": list(made.notes),
             **({"records": str(made.records)} if made.records else {}),
-            "runs": [
-                {
-                    "name": job.name,
-                    "config": job.digest,
-                    "label": job.row.label,
-                    "seed": job.seed,
-                    "labels": [[dict(each.overrides), each.label] for each in job.row.evaluations if each.label],
-                    "commands": [shlex.join(["python", "-m", *command]) for command in job.commands(self.folder)],
-                    "evaluations": [each.to_dict() for each in job.row.evaluations],
-                }
-                for job in trained
-            ],
+            "runs": runs,
         }
 
     def run(self, count: int | None = None) -> list[Job | Benchmark]:
         """Do what is missing, first the preparations, then the jobs, so many at a time; returns the jobs that failed."""
         for each in self.benchmarks:
             if importlib.util.find_spec(each.module.partition(".")[0]) is None:
-                raise UserError(
-                    f"speed is measured by {each.module}, which is not installed; start in a clone of bam_jax"
-                )
+                missing = f"{each.module}, which is not installed; start in a clone of bam_jax"
+                raise UserError(f"speed is measured by {missing}")
         if self.recorder.file is not None:
             recorded_runs.require_arrow(self.recorder.file)
         shared = self.experiments[0].shared
@@ -196,25 +195,15 @@ class Sweep:
 
 def _check_expected(made: Experiment) -> None:
     """Raises: UserError: no row measures an expected result, so that it would never be met."""
-    asked = [
-        (
-            each.label
-            or ", ".join([row.label, *(f"{name}={value}" for name, value in sorted(each.overrides.items()))]),
-            each,
-        )
-        for row in made.rows
-        for each in row.evaluations
-        if each.name == Passkey.name
-    ]
-    for expected in made.expected:
-        lengths = {length for label, each in asked if label == expected.label for length in each.lengths}
-        if not lengths:
-            labels = [label for label, _ in asked]
-            raise UserError(
-                f"no row measures passkeys of the expected {expected.label!r}; {nearest(expected.label, labels)}"
-            )
-        if expected.length not in lengths:
-            known = files.shortened(sorted(lengths))
-            raise UserError(
-                f"{expected.label!r} is expected at {expected.length} tokens, and measured at {known} alone"
-            )
+    lengths: dict[str, set[int]] = {}
+    for row in made.rows:
+        for each in row.evaluations:
+            if each.name == Passkey.name:
+                changes = [f"{name}={value}" for name, value in sorted(each.overrides.items())]
+                lengths.setdefault(each.label or ", ".join([row.label, *changes]), set()).update(each.lengths)
+    for label, length in ((expected.label, expected.length) for expected in made.expected):
+        if label not in lengths:
+            raise UserError(f"no row measures passkeys of the expected {label!r}; {nearest(label, lengths)}")
+        if length not in lengths[label]:
+            known = files.shortened(sorted(lengths[label]))
+            raise UserError(f"{label!r} is expected at {length} tokens, and measured at {known} alone")

@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import functools
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
@@ -29,7 +30,9 @@ from bam_jax.models import counts
 from bam_jax.system.errors import UserError
 
 
-def _percent(known: counts.ParameterCounts) -> float:
+def _trained_prior_percent(config: Config) -> float:
+    """The trained parameters of the encodings, in percent of the model's others."""
+    known = counts.parameters(config)
     return 100 * known.trained_prior / (known.embedding + known.transformer)
 
 
@@ -38,12 +41,9 @@ QUANTITIES: Mapping[str, Callable[[Config], float]] = {
     "transformer_parameters": lambda config: counts.parameters(config).transformer,
     "prior_parameters": lambda config: counts.parameters(config).prior,
     "trained_prior_parameters": lambda config: counts.parameters(config).trained_prior,
-    "trained_prior_percent": lambda config: _percent(counts.parameters(config)),
-    "heads": lambda config: config.model.heads,
-    "layers": lambda config: config.model.layers,
-    "width": lambda config: config.model.width,
-    "hidden": lambda config: config.model.hidden,
+    "trained_prior_percent": _trained_prior_percent,
     "rate": lambda config: config.optimizer.rate,
+    **{name: operator.attrgetter(f"model.{name}") for name in ("heads", "layers", "width", "hidden")},
 }
 """Values of a configuration that need no run."""
 
@@ -232,10 +232,9 @@ def _mean(parts: Mapping[Any, Part], position: int = 0) -> float:
 def _window(cells: Sequence[Cell], position: int) -> float:
     cell = cells[0]
     if position % cell["window"] or position > cell["length"]:
-        raise UserError(
-            f"no window of {cell['window']} positions in {cell['length']} ends at {position}; give the column a position "
-            f"that is a multiple of {cell['window']}, the run's context"
-        )
+        remedy = f"give the column a position that is a multiple of {cell['window']}, the run's context"
+        where = f"no window of {cell['window']} positions in {cell['length']} ends at {position}"
+        raise UserError(f"{where}; {remedy}")
     # Losses are averaged and not perplexities, as over all positions of a sequence.
     losses = [cell["windows"][position // cell["window"] - 1] for cell in cells]
     return math.exp(np.average(losses, weights=[cell["n"] for cell in cells]))
@@ -255,15 +254,11 @@ def _missing_or_stopped(evaluation: Evaluation, job: Job, measured: RunResults, 
     for record in measured.stops:
         # A record of a stop has the fields of those that it stands for, but for its name, which is in `of`.
         mine = evaluation.asks({**record, "eval": record["of"]}, job.config, overrides)
-        if (
-            mine
-            and record["step"] == job.config.steps
-            and evaluation.lengths[0] in record["lengths"]
-            and evaluation.gives_up(len(record["after"]))
-            and all(_failed(dataclasses.replace(evaluation, lengths=(n,)), job, measured) for n in record["after"])
-        ):
-            after = " and ".join(f"{length:,}" for length in record["after"])
-            return Outcome(State.STOPPED, remark=f"no prompt answered at {after} tokens", n=wanted)
+        here = record["step"] == job.config.steps and evaluation.lengths[0] in record["lengths"]
+        if mine and here and evaluation.gives_up(len(record["after"])):
+            if all(_failed(dataclasses.replace(evaluation, lengths=(n,)), job, measured) for n in record["after"]):
+                after = " and ".join(f"{length:,}" for length in record["after"])
+                return Outcome(State.STOPPED, remark=f"no prompt answered at {after} tokens", n=wanted)
     return Outcome(State.MISSING)
 
 
