@@ -23,8 +23,7 @@ from bam_jax.system import files
 from bam_jax.system.errors import UserError, nearest
 
 TITLE = "The papers' claims, tested"
-FALSE_DISCOVERIES = 0.05
-"""The expected share of false verdicts on a page, and the level of the test of a condition."""
+FALSE_DISCOVERIES = 0.05  # the expected share of false verdicts on a page, and the level of the test of a condition
 
 
 class Verdict(enum.Enum):

@@ -12,10 +12,8 @@ from bam_jax.experiments.benchmark import Benchmark
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.plugins import run_file
 
-SCALES = ("toy", "small", "paper")
-"""The first is the default; verdicts come from the others."""
-UNPRINTED = SCALES[:2]
-"""The scales of an experiment that is no paper's."""
+SCALES = ("toy", "small", "paper")  # the first is the default; verdicts come from the others
+UNPRINTED = SCALES[:2]  # the scales of an experiment that is no paper's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +51,7 @@ class Column:
     missing: str = ""  # instead of all of them, why it cannot be measured
 
 
-DASH = "—"
-"""What a table prints where a model cannot be measured."""
+DASH = "—"  # what a table prints where a model cannot be measured
 
 
 @dataclasses.dataclass(frozen=True)

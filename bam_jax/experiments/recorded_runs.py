@@ -29,15 +29,11 @@ from bam_jax.system.fields import Finite, Line, Name, Natural, Seconds
 from bam_jax.training import checkpoint
 from bam_jax.training.metrics import read_metrics
 
-SOURCE = "trained.json"
-"""The file in a run's folder that names the command, code and machine that trained it."""
+SOURCE = "trained.json"  # the file in a run's folder that names the command, code and machine that trained it
 PARTS = "part-*.parquet"
-POINTS = 12
-"""Steps of a training whose losses are kept, at most."""
-ROWS = 5_000_000
-"""Rows of a part, at most: a small file can claim more than memory holds."""
-METADATA = b"bam_jax"
-"""The key of the counts and the digest in a part's metadata."""
+POINTS = 12  # steps of a training whose losses are kept, at most
+ROWS = 5_000_000  # rows of a part, at most: a small file can claim more than memory holds
+METADATA = b"bam_jax"  # the key of the counts and the digest in a part's metadata
 DROPPED = ("config", "digits", "example", "peak_bytes", "tokens")
 """Fields of cells that are not kept: the run's columns have its configuration, and no table reads the others."""
 REMEDY = "put it back from the repository or a copy"

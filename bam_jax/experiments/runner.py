@@ -18,10 +18,8 @@ from bam_jax.experiments.jobs import Job
 from bam_jax.system import regular
 from bam_jax.system.errors import Stopped, UserError
 
-POLL = 0.5
-"""Seconds between two looks at the running jobs."""
-QUIET = 60.0
-"""Seconds between two lines of progress where stderr is no terminal."""
+POLL = 0.5  # seconds between two looks at the running jobs
+QUIET = 60.0  # seconds between two lines of progress where stderr is no terminal
 
 _ONE_CHIP = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
 

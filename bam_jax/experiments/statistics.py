@@ -13,14 +13,10 @@ from typing import NamedTuple, Self
 import numpy as np
 from scipy import stats
 
-LEVEL = 0.95
-"""The coverage of intervals."""
-SEEDS = 8
-"""The least number of seeds for a verdict."""
-POWER = 0.8
-"""The power of a test with the number of seeds that is said to be needed."""
-MAX_SEEDS = 1000
-"""The largest number of seeds worth naming."""
+LEVEL = 0.95  # the coverage of intervals
+SEEDS = 8  # the least number of seeds for a verdict
+POWER = 0.8  # the power of a test with the number of seeds that is said to be needed
+MAX_SEEDS = 1000  # the largest number of seeds worth naming
 
 type Values = Sequence[float] | np.ndarray
 

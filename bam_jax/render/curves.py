@@ -7,12 +7,9 @@ import numpy as np
 
 from bam_jax.render.style import BLUE, ORANGE, REFERENCE, Axes, Figure, library, looks, plain, sheet, styled
 
-FEW = 5
-"""Greatest number of seeds drawn one by one; more would hide the band."""
-MANY = 12
-"""Greatest number of curves in a figure."""
-MARKED = 20
-"""Greatest number of marked points of a curve; of more, the first ten and the last are marked."""
+FEW = 5  # greatest number of seeds drawn one by one; more would hide the band
+MANY = 12  # greatest number of curves in a figure
+MARKED = 20  # greatest number of marked points of a curve; of more, the first ten and the last are marked
 
 
 class Curve(NamedTuple):

@@ -7,12 +7,9 @@ import numpy as np
 
 from bam_jax.render.style import BLUE, GRID, ORANGE, Figure, plain, sheet, styled
 
-PIXELS = 256
-"""Greatest number of rows and columns of a map; longer texts are pooled."""
-LEAST = 1e-4
-"""Attention weight that is drawn as none."""
-DEEP = -12.0
-"""Nats below the largest bias of a row that are drawn as deepest: a weight of 6e-6."""
+PIXELS = 256  # greatest number of rows and columns of a map; longer texts are pooled
+LEAST = 1e-4  # attention weight that is drawn as none
+DEEP = -12.0  # nats below the largest bias of a row that are drawn as deepest: a weight of 6e-6
 
 
 class Grid(NamedTuple):

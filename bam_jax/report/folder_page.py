@@ -30,8 +30,7 @@ from bam_jax.system import files, regular
 SEEDS = f"""Lines are means over training seeds, bands their 95% t intervals; thin lines are the seeds, where there are no more
 than {FEW}. The vertical line is the training context. {style.COLOUR_KEY}"""
 GEOMETRIC = "Means of perplexities are geometric."
-COLUMNS = 12
-"""Greatest number of lengths in a table; the figure has all."""
+COLUMNS = 12  # greatest number of lengths in a table; the figure has all
 
 
 def write(folder: Path) -> Path:

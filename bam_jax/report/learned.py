@@ -17,8 +17,7 @@ from bam_jax.report.page import Section, Table
 from bam_jax.system.errors import UserError
 from bam_jax.training import run_folder
 
-NEAR = 8
-"""Nearest tokens in the table of priors."""
+NEAR = 8  # nearest tokens in the table of priors
 
 
 def find_run_priors(run: Run, folder: Path) -> Heads | None:

@@ -22,8 +22,7 @@ HEAD = (
     '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
 )
 """The first lines of every page, by which a command recognises its own."""
-WIDE = 30
-"""Characters of a cell from which its column is left-aligned and wrapped."""
+WIDE = 30  # characters of a cell from which its column is left-aligned and wrapped
 
 
 class Link(NamedTuple):

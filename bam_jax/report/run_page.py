@@ -26,16 +26,13 @@ from bam_jax.report.page import Link, Section, Table
 from bam_jax.system import regular
 from bam_jax.training import run_folder
 
-FIRST = ("task", "length", "depth", "value", "unit", "n")
-"""The first columns in a table of records."""
-LINES = 12
-"""Greatest number of steps in the table of losses."""
+FIRST = ("task", "length", "depth", "value", "unit", "n")  # the first columns in a table of records
+LINES = 12  # greatest number of steps in the table of losses
 KEPT = ("eval", "first", "step", "overrides", "config", "tokenizer", "commit")
 """Fields of a record that are the same for the whole evaluation, and are no columns."""
 APART = ("prompt", "seed", "essays", "data", "shots", "longer")
 """Fields that distinguish evaluations of one name, besides the overrides."""
-BASE = configs.CONFIGS / "quickstart.py"
-"""The configuration file that the command of a run changes."""
+BASE = configs.CONFIGS / "quickstart.py"  # the configuration file that the command of a run changes
 
 
 def page_sections(

@@ -29,15 +29,12 @@ from bam_jax.system.files import keep_other, write_atomically
 from bam_jax.training import run_folder
 
 EXPERIMENTS = Path("experiments")
-PAPERS = ("bam_*.py", "cable_*.py")
-"""Patterns of the papers' experiments in a clone."""
+PAPERS = ("bam_*.py", "cable_*.py")  # patterns of the papers' experiments in a clone
 PAPERS_CLAIMS = EXPERIMENTS / "claims" / "papers.toml"
 INDEX = "index.html"
 CLAIMS = "claims.html"
-TITLE_START = "What was found in"
-"""By which the command recognises its own index."""
-FEW = 12
-"""Greatest number of runs that the index lists unfolded."""
+TITLE_START = "What was found in"  # by which the command recognises its own index
+FEW = 12  # greatest number of runs that the index lists unfolded
 
 type Descriptions = Mapping[Path, Mapping[str, Any]]
 """The contents of experiment.json by folder."""
