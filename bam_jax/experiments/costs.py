@@ -53,9 +53,9 @@ def table(
     if left is not None:
         named.append(("not in the records", total(left)))
     lines = [["run", "tokens", "FLOP training", "FLOP evaluating", "hours"]]
-    for name, (tokens, training, evaluation) in named:
+    for name, (read, training, evaluation) in named:
         took = hours(training + evaluation, chip, utilisation)
-        lines.append([name, f"{tokens:.2e}", f"{training:.2e}", f"{evaluation:.2e}", f"{took:.2f}"])
+        lines.append([name, f"{read:.2e}", f"{training:.2e}", f"{evaluation:.2e}", f"{took:.2f}"])
     first, *others = (max(map(len, column)) for column in zip(*lines, strict=True))
     head = f"{title}: {len(costs)} runs; hours on one {chip} at {utilisation:.0%} of its peak, an estimate"
     align = lambda name, *cells: [name.ljust(first), *(x.rjust(n) for x, n in zip(cells, others, strict=True))]
