@@ -19,12 +19,13 @@ import jax
 import numpy as np
 import pytest
 
+sys.path.append(str(Path(__file__).parent))  # of `endurance`, as its run.py has it
+
 # The same examples in every run, and no time limit on one: the first compiles.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
 hypothesis.settings.load_profile("repeatable")
-if (
-    "BAM_FUZZ" in os.environ
-):  # BAM_FUZZ=10000 pytest -n 0 tests/test_fuzz.py --hypothesis-seed=1: as many, others with each seed
+# BAM_FUZZ=10000 pytest -n 0 tests/test_fuzz.py --hypothesis-seed=1: as many, others with each seed
+if "BAM_FUZZ" in os.environ:
     hypothesis.settings.register_profile("long", deadline=None, max_examples=int(os.environ["BAM_FUZZ"]), database=None)
     hypothesis.settings.load_profile("long")
 

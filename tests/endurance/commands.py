@@ -6,20 +6,14 @@ A command is a list of words: a module's name and its arguments.
 import contextlib
 import dataclasses
 import importlib
-import importlib.util
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from types import ModuleType
-from typing import IO, Any
-
-from endurance.figures import ROOT
 
 from bam_jax.system import errors
 
@@ -37,17 +31,17 @@ class Ended:
     err: str
 
 
-def fill(template: str, **places: object) -> list[str]:
+def fill(template, **places):
     """A command from words with {places}."""
     return [word.format(**places) for word in template.split()]
 
 
-def main_of(module: str) -> Callable[[Sequence[str]], int | None]:
+def main_of(module):
     found = importlib.import_module(module)
     return found.main if hasattr(found, "main") else importlib.import_module(f"{module}.__main__").main
 
 
-def call(command: Sequence[str]) -> Ended:
+def call(command):
     """Runs a command in this process, as its module would."""
     return run_main(main_of(command[0]), command[1:])
 
@@ -56,10 +50,10 @@ class _Late(BaseException):
     """A command that hangs; no command catches it."""
 
 
-def run_main(main: Callable[[Sequence[str]], int | None], argv: Sequence[str]) -> Ended:
+def run_main(main, argv):
     """Runs a command's main; after `PATIENCE` seconds it ends with a traceback."""
 
-    def late(*_: object) -> None:
+    def late(*_):
         raise _Late(f"no end after {PATIENCE} s")
 
     with _captured() as files:
@@ -81,7 +75,7 @@ def run_main(main: Callable[[Sequence[str]], int | None], argv: Sequence[str]) -
 
 
 @contextlib.contextmanager
-def _captured() -> Iterator[list[IO[str]]]:
+def _captured():
     """Captures stdout and stderr, both Python's streams and the descriptors that libraries write to."""
     with contextlib.ExitStack() as stack:
         files = []
@@ -96,12 +90,12 @@ def _captured() -> Iterator[list[IO[str]]]:
         yield files
 
 
-def start(command: Sequence[str], max_bytes: int | None = None, **options: Any) -> Ended:
+def start(command, max_bytes=None, **options):
     """Runs a command as a process, which may have a limit on its address space."""
     return _process([sys.executable, "-m", *command], max_bytes, **options)
 
 
-def peak(command: Sequence[str], max_bytes: int | None = None) -> tuple[Ended, int]:
+def peak(command, max_bytes=None):
     """Runs a command as a process; returns its memory at the peak as well, in bytes."""
     # Linux counts what a process holds when it starts another to that one's peak: a small process stands between.
     ended = _process([sys.executable, "-S", "-c", BETWEEN, sys.executable, "-m", *command], max_bytes)
@@ -119,7 +113,7 @@ sys.exit(status if status >= 0 else 128 - status)
 """
 
 
-def _process(words: list[str], max_bytes: int | None, **options: Any) -> Ended:
+def _process(words, max_bytes, **options):
     if max_bytes is not None:
         # The shell sets the limit: Python would do so between fork and exec, where threads of this process hold locks.
         words = ["sh", "-c", f'ulimit -v {max_bytes // 1024} && exec "$@"', "sh", *words]
@@ -131,7 +125,7 @@ def _process(words: list[str], max_bytes: int | None, **options: Any) -> Ended:
     return Ended(made.returncode, made.stdout, made.stderr)
 
 
-def complaint(ended: Ended, statuses: Sequence[int] = (0, 2)) -> str:
+def complaint(ended, statuses=(0, 2)):
     """What is wrong with a command's end; "" for an allowed status, which with 2 needs one line that begins with "error: "."""
     lines = [line for line in ended.err.split("\n") if line.strip() and not PROGRESS.search(line)]
     if "Traceback" in ended.err:
@@ -147,9 +141,7 @@ def complaint(ended: Ended, statuses: Sequence[int] = (0, 2)) -> str:
     return ""
 
 
-def judge(
-    command: Sequence[str], folder: Path, statuses: Sequence[int] = (0, 2), *, read_only: bool = False
-) -> tuple[Ended, str]:
+def judge(command, folder, statuses=(0, 2), *, read_only=False):
     """Calls a command, which must leave a folder as it is if it refuses or is `read_only`; returns its end and a complaint."""
     before = look(folder)
     ended = call(command)
@@ -159,44 +151,27 @@ def judge(
     return ended, wrong
 
 
-def look(folder: Path) -> dict[str, tuple[int, ...]]:
+def look(folder):
     """All below a folder except locks, opened by nobody: of files what changes where they are written."""
-    found: dict[str, tuple[int, ...]] = {}
-    waiting = [str(folder)]
-    while waiting:
-        try:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    about = entry.stat(follow_symlinks=False)
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-                        found[entry.path] = (about.st_mode,)
-                    elif not entry.name.endswith("lock"):
-                        found[entry.path] = about.st_mode, about.st_ino, about.st_size, about.st_mtime_ns
-        except OSError:  # it went away meanwhile, or nobody may open it
-            continue
+    found = {}
+    for parent, folders, names in os.walk(folder):
+        for path in (os.path.join(parent, name) for name in (*folders, *names) if not name.endswith("lock")):
+            with contextlib.suppress(OSError):  # it went away meanwhile
+                about = os.lstat(path)
+                own = (about.st_ino, about.st_size, about.st_mtime_ns) if not stat.S_ISDIR(about.st_mode) else ()
+                found[path] = (about.st_mode, *own)
     return found
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def contents(folder):
     """Every file below a folder, which may be missing, except locks."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.endswith("lock"))
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
-def put(folder: Path, files: dict[str, bytes]) -> None:
+def put(folder, files):
     """Writes files below a folder."""
     for name, written in files.items():
         path = folder / name
         os.makedirs(path.parent, exist_ok=True)
         path.write_bytes(written)
-
-
-def of_test(name: str) -> ModuleType:
-    """A module of tests/, by its path without the suffix: the harness shares its strategies and inputs."""
-    known = f"shared_{re.sub('[^a-z_]', '_', name)}"
-    if known not in sys.modules:
-        spec = importlib.util.spec_from_file_location(known, ROOT / "tests" / f"{name}.py")
-        sys.modules[known] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[known])
-    return sys.modules[known]

@@ -1,9 +1,4 @@
-"""Random configurations: command-line options, values in a configuration file, and the text of one.
-
-`train` must refuse an invalid configuration in one line with status 2. It must not create the run's folder, or change an
-existing run. A valid configuration ends just before its first step ("laid out"), after the model is laid out, the text read and
-the folder claimed. All cases of a part differ. Twenty refused ones also run as separate processes, which must end alike.
-"""
+"""Random configurations that `train` is given."""
 
 import contextlib
 import copy
@@ -13,22 +8,19 @@ import random
 import resource
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import hypothesis
 import jax
+import test_fuzz as fuzz
 from endurance import commands, made
 from endurance.figures import FIGURES, Outcome
-from endurance.malformed_files import spoilt
+from endurance.spoil import spoilt
 from hypothesis import strategies as st
 
 from bam_jax import config
 from bam_jax.encodings import ENCODINGS
 
-WHAT = "random configurations: refused in one line, with nothing created or overwritten"
-SAMPLE = 20  # cases of a whole part that run as processes as well
-SPACE = 12 * 2**30  # bytes of address space: a model that is too large ends in a line, and not with the harness
 LIKELY = {
     int: ("0", "1", "2", "4", "16"),
     float: ("0", "0.5", "1", "1e-3"),
@@ -36,19 +28,27 @@ LIKELY = {
     str: (*ENCODINGS, "on", "off", "effective", "bfloat16", "llama", "first_fit"),
 }
 """Values of a type, of which a field of it takes some."""
-SILENT = "ignore::SyntaxWarning"  # what Python says of a spoilt file is not the package's
+FIELDS = {name: type(functools.reduce(getattr, name.split("."), config.Config())) for name in fuzz.NAMES}
+LIKELY_PAIRS = [(name, value) for name, kind in FIELDS.items() for value in LIKELY.get(kind, ())]
+key_and = lambda values: st.tuples(fuzz.KEYS, values)
+# A key of a group, or of all, that is no text; a dictionary has it as it is.
+ODD = st.dictionaries(fuzz.NO_TEXT, fuzz.JSON, min_size=1, max_size=2)
+GROUPS = st.sampled_from(sorted({name.rpartition(".")[0] for name in fuzz.NAMES if "." in name}))
+DRAWN = st.one_of(
+    st.lists(key_and(fuzz.TEXTS), min_size=1, max_size=3),  # options
+    st.lists(st.sampled_from(LIKELY_PAIRS), min_size=1, max_size=3),
+    st.lists(key_and(fuzz.JSON | fuzz.TEXTS), min_size=1, max_size=2).map(dict),  # values in a file
+    ODD | st.dictionaries(GROUPS | fuzz.KEYS, ODD, min_size=1, max_size=2),
+    st.randoms(use_true_random=False),  # the text of a file
+)
 
 
-def measure(seed: int, count: int, folder: Path) -> Outcome:
-    shared = commands.of_test("test_fuzz")
+def configurations(seed, count, folder):
+    """Random configurations: refused in one line, with nothing created or overwritten."""
     plain = made.values(made.common())  # the run may be resumed with it
     kept, new, file = folder / "kept", folder / "new", folder / "fuzzed.py"
     outcome, refused, known = Outcome(), [], set()
     laid_out = occupied_cases = 0
-    key_and = lambda values: st.tuples(shared.KEYS, values)
-    # A key of a group, or of all, that is no text; a dictionary has it as it is.
-    odd = st.dictionaries(shared.NO_TEXT, shared.JSON, min_size=1, max_size=2)
-    groups = st.sampled_from(sorted({name.rpartition(".")[0] for name in shared.NAMES if "." in name}))
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
@@ -59,16 +59,7 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
         phases=[hypothesis.Phase.generate],
         suppress_health_check=list(hypothesis.HealthCheck),
     )
-    @hypothesis.given(
-        st.one_of(
-            st.lists(key_and(shared.TEXTS), min_size=1, max_size=3),
-            st.lists(st.sampled_from(_likely(shared.NAMES)), min_size=1, max_size=3),
-            st.lists(key_and(shared.JSON | shared.TEXTS), min_size=1, max_size=2).map(dict),
-            odd | st.dictionaries(groups | shared.KEYS, odd, min_size=1, max_size=2),
-            st.randoms(use_true_random=False),
-        ),
-        st.booleans(),
-    )
+    @hypothesis.given(DRAWN, st.booleans())
     def case(drawn, occupied):
         nonlocal laid_out, occupied_cases
         arguments, source = [], made.to_file(plain).encode()
@@ -104,14 +95,15 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
         if commands.look(kept) != before:
             shutil.rmtree(kept)
 
-    with warnings.catch_warnings(), _limited(SPACE):
-        warnings.filterwarnings("ignore", category=SyntaxWarning)
+    # A model that is too large ends in a line, and not with the harness.
+    with warnings.catch_warnings(), _limited(12 * 2**30):
+        warnings.filterwarnings("ignore", category=SyntaxWarning)  # what Python says of a spoilt file
         case()
+    sample = random.Random(seed).sample(refused, 20) if count == FIGURES["configurations"].part else []
     alike = 0
-    sample = random.Random(seed).sample(refused, SAMPLE) if count == FIGURES["configurations"].part else []
     for command, source, said in sample:
         file.write_bytes(source)
-        alone = commands.start(command, env={**os.environ, "PYTHONWARNINGS": SILENT})
+        alone = commands.start(command, env={**os.environ, "PYTHONWARNINGS": "ignore::SyntaxWarning"})
         alike += (alone.status, alone.err) == (2, said)
         if (alone.status, alone.err) != (2, said):
             outcome.failures.append(
@@ -121,13 +113,7 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
     return outcome
 
 
-def _likely(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Fields with values of their types."""
-    types = {name: type(functools.reduce(getattr, name.split("."), config.Config())) for name in names}
-    return [(name, value) for name, kind in types.items() if kind in LIKELY for value in LIKELY[kind]]
-
-
-def _changed(tree: dict, values: dict) -> dict:
+def _changed(tree, values):
     """A tree with other values at some dotted names, or at keys that are no text."""
     changed = copy.deepcopy(tree)
     for name, value in values.items():
@@ -139,7 +125,7 @@ def _changed(tree: dict, values: dict) -> dict:
     return changed
 
 
-def _is_argument(text: str) -> bool:
+def _is_argument(text):
     """True of what a command line can hold."""
     try:
         return b"\0" not in os.fsencode(text)
@@ -148,7 +134,7 @@ def _is_argument(text: str) -> bool:
 
 
 @contextlib.contextmanager
-def _limited(space: int) -> Iterator[None]:
+def _limited(space):
     """A limit on the address space that this process takes besides what it has."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -2,12 +2,11 @@
 
 import dataclasses
 import importlib
-import inspect
 import os
+import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ class Outcome:
     failures: list[str] = dataclasses.field(default_factory=list)
     more: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    def add(self, case: str, wrong: str) -> None:
+    def add(self, case, wrong):
         """Counts a case, and fails it if something is wrong."""
         self.count += 1
         if wrong:
@@ -42,46 +41,44 @@ class Outcome:
 class Figure:
     """How many cases there are in all, of a part, which writes one record, and of the short form."""
 
+    module: str  # with the harness, which has the figure's name
     unit: str
     wanted: int
     part: int
     short: int
 
     @property
-    def parts(self) -> int:
+    def parts(self):
         return -(-self.wanted // self.part)
 
 
 FIGURES = {
-    "configurations": Figure("configurations", 10_000, part=1000, short=30),
-    "malformed_files": Figure("files", 2000, part=250, short=31),
-    "malformed_runs": Figure("runs", 500, part=100, short=6),
-    "flipped": Figure("bytes", 3000, part=300, short=34),
-    "full_disk": Figure("places", 330, part=30, short=2),
-    "bombs": Figure("inputs", 14, part=14, short=1),
-    "out_of_memory": Figure("commands", 49, part=12, short=1),
-    "memory": Figure("steps", 50_000, part=50_000, short=1000),
-    "strangers": Figure("runs", 400, part=100, short=6),
-    "hostile": Figure("runs", 1120, part=140, short=10),
-    "kills": Figure("kills", 550, part=50, short=2),
-    "interruptions": Figure("interruptions", 184, part=20, short=1),
-    "op": Figure("configurations", 300, part=75, short=15),
+    "configurations": Figure("configurations", "configurations", 10_000, part=1000, short=30),
+    "malformed_files": Figure("damaged", "files", 2000, part=250, short=31),
+    "malformed_runs": Figure("opened", "runs", 500, part=100, short=6),
+    "flipped": Figure("damaged", "bytes", 3000, part=300, short=34),
+    "full_disk": Figure("disturbed", "places", 330, part=30, short=2),
+    "bombs": Figure("limited", "inputs", 14, part=14, short=1),
+    "out_of_memory": Figure("limited", "commands", 49, part=12, short=1),
+    "memory": Figure("limited", "steps", 50_000, part=50_000, short=1000),
+    "strangers": Figure("opened", "runs", 400, part=100, short=6),
+    "hostile": Figure("opened", "runs", 1120, part=140, short=10),
+    "kills": Figure("disturbed", "kills", 550, part=50, short=2),
+    "interruptions": Figure("disturbed", "interruptions", 184, part=20, short=1),
+    "op": Figure("op", "configurations", 300, part=75, short=15),
 }
-"""Each is in the module of its name: its description `WHAT`, and `measure(seed, count, folder)`, which repeats for a seed."""
 
 
-def module(name: str) -> Any:
-    return importlib.import_module(f"endurance.{name}")
+def harness(name):
+    """What measures so many cases of a seed, the same each time, in an empty folder: `measured(seed, count, folder)`."""
+    return getattr(importlib.import_module(f"endurance.{FIGURES[name].module}"), name)
 
 
-def measure(
-    name: str,
-    figure: Figure,
-    measured: Callable[[int, int, Path], Outcome],
-    log: Callable[[str], None],
-    records: Path = RECORDS,
-    parts: Sequence[int] | None = None,
-) -> int:
+def summary(name):
+    return harness(name).__doc__.rstrip(".")
+
+
+def measure(name, figure, measured, log, records=RECORDS, parts=None):
     """Measures the parts that have no record yet, or those of them that are named; returns the number of failures."""
     records.mkdir(parents=True, exist_ok=True)
     path, failed = records / f"{name}.jsonl", 0
@@ -117,32 +114,32 @@ def measure(
     return failed
 
 
-BEGIN, END = "<!-- begin: made by tests/endurance/run.py --page -->", "<!-- end -->"
 COMMON = {"figure", "seed", "count", "failures", "examples", "seconds", "commit", "machine", "load", "crc32"}
 """Fields of every record."""
 HEAD = "| | tried | failed | minutes | commit |\n| --- | ---: | ---: | ---: | --- |\n"
 
 
-def generate(text: str, records: Path = RECORDS) -> str:
-    """The page's text with a new generated part: counts with missing parts, and failures, are bold."""
-    rows, sections, machines = [], [], set()
+BLOCK = re.compile(r"(<!-- (\w+): made by tests/endurance/run.py --page -->\n\n).*?(\n*<!-- end -->)", re.DOTALL)
+
+
+def generate(text, records=RECORDS):
+    """The page's text with new tables: counts with missing parts, and failures, are bold."""
+    rows, blocks, machines = [], {}, set()
     for name, figure in FIGURES.items():
-        found, parts = module(name), list(jsonl.read(records / f"{name}.jsonl"))
+        parts = list(jsonl.read(records / f"{name}.jsonl"))
         count, failed, seconds = (sum(part[field] for part in parts) for field in ("count", "failures", "seconds"))
         tried = f"{count:,}" if len(parts) >= figure.parts else f"**{count:,} of {figure.wanted:,}**"
         commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(part["commit"] for part in parts)) or "-"
         cells = [f"{tried} {figure.unit}", f"**{failed:,}**" if failed else "0", f"{seconds / 60:,.0f}", commits]
-        rows.append(f"| [{name}](#{name}): {found.WHAT} | {' | '.join(cells)} |")
+        rows.append(f"| [{name}](#{name}): {summary(name)} | {' | '.join(cells)} |")
         machines |= {part["machine"] for part in parts}
-        sections += [f"## {name}", inspect.cleandoc(found.__doc__), f"    python tests/endurance/run.py {name}"]
-        sections += _results(parts)
+        blocks[name] = "\n\n".join(_results(parts))
     measured = f"Measured on {'; '.join(sorted(machines))}." if machines else "Nothing is measured yet."
-    before, _, rest = text.partition(BEGIN)
-    blocks = [f"{before}{BEGIN}", HEAD + "\n".join(rows), measured, *sections, f"{END}{rest.partition(END)[2]}"]
-    return "\n\n".join(blocks)
+    blocks["figures"] = HEAD + "\n".join(rows) + f"\n\n{measured}"
+    return BLOCK.sub(lambda found: found[1] + blocks[found[2]] + found[3], text)
 
 
-def _results(parts: list[dict]) -> list[str]:
+def _results(parts):
     """A table of the fields that are groups of values, summed over the parts, and a line for each part."""
     groups = {field: [] for part in parts for field, value in part.items() if isinstance(value, dict)}
     for field, found in groups.items():
@@ -164,13 +161,13 @@ def _results(parts: list[dict]) -> list[str]:
     return ["\n".join(block) for block in (table, lines) if block]
 
 
-def _are_numbers(values: Any) -> bool:
+def _are_numbers(values):
     return all(isinstance(value, int | float) for value in values)
 
 
-def _total(values: list) -> str:
+def _total(values):
     return _format(sum(values)) if _are_numbers(values) else "; ".join(dict.fromkeys(f"`{value}`" for value in values))
 
 
-def _format(value: Any) -> str:
+def _format(value):
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,23 +1,8 @@
-"""Random configurations of attention, compared with an independent reference.
-
-The reference is a few lines of plain JAX in float64: it computes biases, masks and softmax over whole matrices, has its
-gradients from JAX, and imports nothing of the package's attention. There are four kinds of cases:
-
-- any: bias, mask, documents, window, sinks, soft cap, temperature, sizes, dtype, backend, and a first position up to 2^30.
-- decoded: a prompt and then one token after another from a cache, compared with the whole text.
-- ring: a text split over four devices.
-- skipped: steep biases in small tiles, with content that outweighs them at distant keys. A wrong bound would lose mass.
-
-Each case compares outputs, log-normalisers, and the gradient of every array.
-
-The parts measured at commit feb934a compared with loops in NumPy, and their gradients with finite differences.
-"""
+"""Random configurations of attention."""
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -31,153 +16,86 @@ from bam_jax import biases
 from bam_jax.attention import BACKENDS, EMPTY, Cache, Mask, Scoring, Tiling, Tokens, attention
 from bam_jax.attention.ring import ring, zigzag
 
-WHAT = "random configurations of attention: outputs, normalisers and gradients agree with an independent reference"
 KINDS = {"any": 200, "decoded": 40, "ring": 20, "skipped": 40}  # how many there are of each
 TOLERANCE = {"float64": (1e-8, 1e-7), "float32": (5e-5, 2e-3), "float16": (5e-3, 3e-2), "bfloat16": (3e-2, 1e-1)}
-"""Of results, over the largest or 1; and of an array's gradient, over its length or 1."""
+"""Of results, over the largest or 1; and of an array's gradient, over its norm or 1."""
 STARTS = (0, 0, 0, 7, 2**24 + 1, 2**26 + 3, 2**30 + 5)
 DEVICES = 4
-STEPS = (0, 1, 2, 3, 4, 6, 9)  # the first distance of each of T5's buckets
-
-
-# The biases of a head, by its parameters and two coordinates.
-
-
-def _ggd(p: dict, i: Any, j: Any) -> Any:
-    mu = jnp.exp(p["loc"]) - jnp.exp(-p["loc"])
-    return -jnp.minimum(jnp.exp(p["log_scale"]) * (abs(j - i - mu) + 1e-5) ** p["shape"], jnp.exp(9.0))
-
-
-def _student(p: dict, i: Any, j: Any) -> Any:
-    nu = jnp.exp(p["log_freedom"])
-    return -(nu + 1) / 2 * jnp.log(1 + ((i - j) / jnp.exp(p["log_width"])) ** 2 / nu)
-
-
-def _decay(p: dict, i: Any, j: Any) -> Any:
-    d = abs(i - j)
-    return -(p["linear"] * d + p["logarithmic"] * jnp.log(1 + d) + p["root"] * jnp.sqrt(d))
-
-
-def _t5(p: dict, i: Any, j: Any) -> Any:
-    bucket = lambda d: jnp.maximum(jnp.searchsorted(jnp.asarray(STEPS), d, side="right") - 1, 0)
-    if len(p["table"]) == len(STEPS):
-        return p["table"][bucket(i - j)]
-    return jnp.where(j > i, p["table"][len(STEPS) + bucket(j - i)], p["table"][bucket(i - j)])
-
-
-def _fire(p: dict, i: Any, j: Any) -> Any:
-    psi = lambda x: jnp.log(p["c"] * x + 1)
-    progress = psi(abs(i - j)) / psi(jnp.maximum(p["length"], jnp.maximum(i, j)))
-    return jnp.maximum(progress[..., None] * p["w1"] + p["b1"], 0) @ p["w2"] + p["b2"]
-
-
-def _apart(i: tuple, j: tuple) -> Any:
-    return (i[0] - j[0]) + (i[1] - j[1])
-
-
-def _sandwich(p: dict, i: Any, j: Any) -> Any:
-    return sum(jnp.cos((i - j) / 50.0 ** (2 * n / 6)) - 1 for n in range(3)) / p["compression"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Formula:
-    """A bias by its parameters, of which those in `shared` belong to all heads; `sums`: its coordinates are running sums."""
-
-    ranges: dict[str, tuple]
-    make: Callable[..., biases.Bias]
-    value: Callable[[dict, Any, Any], Any]
-    shared: tuple[str, ...] = ()
-    sums: bool = False
-
-
-FORMULAS = {
-    "uniform": Formula({}, biases.Uniform, lambda p, i, j: 0 * (i - j)),
-    "alibi": Formula({"slope": (0.05, 1)}, biases.ALiBi, lambda p, i, j: -p["slope"] * abs(i - j)),
-    "ggd": Formula({"shape": (0.2, 1.6), "log_scale": (-2, 0), "loc": (-1, 1)}, biases.GeneralisedGaussian, _ggd),
-    "kerple_log": Formula(
-        {"r1": (0.1, 2), "r2": (0.1, 1)}, biases.KerpleLog, lambda p, i, j: -p["r1"] * jnp.log(1 + p["r2"] * abs(i - j))
-    ),
-    "kerple_power": Formula(
-        {"r1": (0.1, 1), "r2": (0.2, 1.5)}, biases.KerplePower, lambda p, i, j: -p["r1"] * abs(i - j) ** p["r2"]
-    ),
-    "gaussian": Formula(
-        {"log_width": (0.5, 3)}, biases.Gaussian, lambda p, i, j: -(((i - j) / jnp.exp(p["log_width"])) ** 2) / 2
-    ),
-    "student_t": Formula({"log_width": (0, 2), "log_freedom": (-1, 1)}, biases.StudentT, _student),
-    "decay": Formula({"linear": (0, 0.5), "logarithmic": (0, 1), "root": (0, 1)}, biases.AdditiveDecay, _decay),
-    "sandwich": Formula({"compression": (0.5, 2)}, functools.partial(biases.Sandwich, width=6, base=50.0), _sandwich),
-    "t5": Formula({"table": (-1, 1, 7)}, functools.partial(biases.T5, starts=STEPS), _t5),
-    "t5_both": Formula({"table": (-1, 1, 14)}, functools.partial(biases.T5, starts=STEPS, bidirectional=True), _t5),
-    "t5_distance": Formula(
-        {"table": (-1, 1, 6)}, biases.T5Distance, lambda p, i, j: p["table"][jnp.minimum(abs(i - j), 5).astype(int)]
-    ),
-    "fire": Formula(
-        {"w2": (-2, 2, 3), "b2": (-1, 1), "w1": (-1, 9, 3), "b1": (-1, 1, 3), "c": (0.2, 2), "length": (5, 20)},
-        biases.FIRE,
-        _fire,
-        shared=("w1", "b1", "c", "length"),
-    ),
-    "difference": Formula({}, biases.Difference, lambda p, i, j: _apart(i, j), sums=True),
-    "distance": Formula(
-        {}, functools.partial(biases.Difference, symmetric=True), lambda p, i, j: -abs(_apart(i, j)), sums=True
-    ),
-    "cable": Formula({}, biases.CABLE, lambda p, i, j: -i[0] * abs(_apart(i[1], j)), sums=True),
-    "k_cable": Formula({}, biases.KCABLE, lambda p, i, j: -jnp.log((i[0] * _apart(i[1], j)) ** 2 + 1), sums=True),
-    "contextual": Formula(
-        {"shape": (0.3, 1.5), "log_scale": (-2, 0)},
-        biases.ContextualGaussian,
-        lambda p, i, j: -jnp.exp(p["log_scale"]) * (abs(_apart(i, j)) + 1e-5) ** p["shape"],
-        sums=True,
-    ),
+T5_STARTS = (0, 1, 2, 3, 4, 6, 9)
+GGD = {"shape": (0.2, 1.6), "log_scale": (-2, 0), "loc": (-1, 1)}
+FIRE = {"w2": (-2, 2, 3), "b2": (-1, 1), "w1": (-1, 9, 3), "b1": (-1, 1, 3), "c": (0.2, 2), "length": (5, 20)}
+BIASES = {
+    "uniform": (biases.Uniform, {}),
+    "alibi": (biases.ALiBi, {"slope": (0.05, 1)}),
+    "ggd": (biases.GeneralisedGaussian, GGD),
+    "kerple_log": (biases.KerpleLog, {"r1": (0.1, 2), "r2": (0.1, 1)}),
+    "kerple_power": (biases.KerplePower, {"r1": (0.1, 1), "r2": (0.2, 1.5)}),
+    "gaussian": (biases.Gaussian, {"log_width": (0.5, 3)}),
+    "student_t": (biases.StudentT, {"log_width": (0, 2), "log_freedom": (-1, 1)}),
+    "decay": (biases.AdditiveDecay, {"linear": (0, 0.5), "logarithmic": (0, 1), "root": (0, 1)}),
+    "sandwich": (functools.partial(biases.Sandwich, width=6, base=50.0), {"compression": (0.5, 2)}),
+    "t5": (functools.partial(biases.T5, starts=T5_STARTS), {"table": (-1, 1, 7)}),
+    "t5_both": (functools.partial(biases.T5, starts=T5_STARTS, bidirectional=True), {"table": (-1, 1, 14)}),
+    "t5_distance": (biases.T5Distance, {"table": (-1, 1, 6)}),
+    "fire": (biases.FIRE, FIRE),
+    "difference": (biases.Difference, {}),
+    "distance": (functools.partial(biases.Difference, symmetric=True), {}),
+    "cable": (biases.CABLE, {}),
+    "k_cable": (biases.KCABLE, {}),
+    "contextual": (biases.ContextualGaussian, {"shape": (0.3, 1.5), "log_scale": (-2, 0)}),
 }
-STEEP = {"alibi": {"slope": (1, 6)}, "gaussian": {"log_width": (-0.5, 1)}, "ggd": FORMULAS["ggd"].ranges, "cable": {}}
+"""Each bias with the ranges of its parameters: lowest, highest, and a shape."""
+SHARED = ("w1", "b1", "c", "length")  # parameters of FIRE that all heads share
+SUMS = ("difference", "distance", "cable", "k_cable", "contextual")  # biases of running sums
+STEEP = {"alibi": {"slope": (1, 6)}, "gaussian": {"log_width": (-0.5, 1)}, "ggd": GGD, "cable": {}}
 """The biases of "skipped", and the ranges of their parameters."""
 
 
 @dataclasses.dataclass
 class Case:
-    """A configuration."""
+    """A configuration; all floats are float64, with values that the case's dtypes hold."""
 
     bias: str
-    dtype: str
+    dtype: str  # of q, k and v; the other floats are float64 beside float64, else float32
     backend: str
     tiling: Tiling
-    floats: dict  # q, k, v, parameters, temperature, sinks, coordinates: float64, of which gradients are taken
-    i: np.ndarray  # positions [B, T]; `EMPTY`: no token
-    j: np.ndarray  # [B, S]
-    i_segment: np.ndarray | None = None  # documents
-    j_segment: np.ndarray | None = None
-    causal: bool = True
-    window: int | None = None
-    sink_tokens: int = 0
-    scale: float | None = None
-    soft_cap: float | None = None
-    wide_mode: bool = False
+    x64: bool
+    arrays: tuple[Any, Any, Any, Scoring]  # q, k, v and how they are scored
 
-    def __str__(self) -> str:
-        floats = {name: self.floats[name].shape for name in "qkv"}
-        own = [name for name in ("temperature", "sinks") if self.floats[name] is not None]
-        mask = f"causal={self.causal}, window={self.window}, sinks={self.sink_tokens}, cap={self.soft_cap}"
-        packed = ", packed" if self.i_segment is not None else ""
-        return (
-            f"{self.bias} {self.dtype} {self.backend} {self.tiling} {floats}, {mask}{packed}, from {self.i.min()} {own}"
+    def __post_init__(self):
+        self.arrays = _cast(self.typed(), np.float64)
+
+    def typed(self):
+        *qkv, scoring = self.arrays
+        narrow = tuple(x.astype(jnp.dtype(self.dtype)) for x in qkv)
+        return *narrow, _cast(scoring, np.float64 if self.dtype == "float64" else np.float32)
+
+    def __str__(self):
+        *qkv, scoring = self.arrays
+        has = [name for name in ("temperature", "sink_logits", "soft_cap") if getattr(scoring, name) is not None]
+        settings = (
+            f"{self.bias} {self.dtype} {self.backend} {self.tiling} {[x.shape for x in qkv]} {scoring.mask} {has}"
         )
+        return f"{settings} packed={scoring.keys.segment is not None} from {scoring.queries.position.min()}"
 
 
-def expected(case: Case, floats: dict) -> tuple[jax.Array, jax.Array]:
-    """The reference: outputs [B, T, H, E] and log-normalisers [B, H, T], -inf of rows that see nothing."""
-    heads = floats["q"].shape[2]
-    k, v = (jnp.repeat(floats[name], heads // floats[name].shape[2], 2) for name in "kv")
-    scale = 1 / math.sqrt(k.shape[3]) if case.scale is None else case.scale
-    scores = scale * jnp.einsum("bthe,bshe->bhts", floats["q"], k)
-    if case.soft_cap is not None:
-        scores = case.soft_cap * jnp.tanh(scores / case.soft_cap)
-    logits = scores + bias_of(case, floats)
-    if floats["temperature"] is not None:
-        logits = logits * floats["temperature"][..., None]
-    seen = jnp.asarray(visible(case))[:, None]
-    if floats["sinks"] is not None:
-        sinks = jnp.broadcast_to(floats["sinks"][:, None, None], (*logits.shape[:3], 1))
+def _cast(tree, dtype):
+    return jax.tree.map(lambda x: x if np.issubdtype(x.dtype, np.integer) else x.astype(dtype), tree)
+
+
+def reference(q, k, v, scoring):
+    """Outputs [B, T, H, E] and log-normalisers [B, H, T], -inf of rows that see nothing."""
+    k, v = (jnp.repeat(x, q.shape[2] // x.shape[2], 2) for x in (k, v))
+    scale = 1 / math.sqrt(k.shape[3]) if scoring.scale is None else scoring.scale
+    scores = scale * jnp.einsum("bthe,bshe->bhts", q, k)
+    if scoring.soft_cap is not None:
+        scores = scoring.soft_cap * jnp.tanh(scores / scoring.soft_cap)
+    logits = scores + bias_of(scoring)
+    if scoring.temperature is not None:
+        logits = logits * scoring.temperature[..., None]
+    seen = jnp.asarray(visible(scoring))[:, None]
+    if scoring.sink_logits is not None:
+        sinks = jnp.broadcast_to(scoring.sink_logits[:, None, None], (*logits.shape[:3], 1))
         logits, seen = jnp.concatenate([logits, sinks], 3), jnp.pad(seen, [(0, 0)] * 3 + [(0, 1)], constant_values=True)
     top = jnp.where(seen, logits, -1e300).max(3, keepdims=True)
     weights = jnp.where(seen, jnp.exp(jnp.where(seen, logits - top, 0)), 0)
@@ -187,100 +105,66 @@ def expected(case: Case, floats: dict) -> tuple[jax.Array, jax.Array]:
     return jnp.einsum("bhts,bshe->bthe", weights[..., : k.shape[1]] / some[..., None], v), lse
 
 
-def bias_of(case: Case, floats: dict) -> jax.Array:
-    """The bias of every head, query and key, [B, H, T, S]."""
-    formula, (i, j) = FORMULAS[case.bias], coordinates(case, floats)
-    heads = jax.vmap(formula.value, ({name: None if name in formula.shared else 0 for name in formula.ranges}, 0, 0))
-    down, across = (jax.tree.map(lambda x, at=at: jnp.expand_dims(x, at), x) for x, at in ((i, -1), (j, -2)))
-    return jax.vmap(heads, (None, 0, 0))(floats["parameters"], down, across)
+def bias_of(scoring):
+    """The bias of every query and key; of an empty place any."""
+    own = lambda x: np.where(x.position < EMPTY, x.position, 0).astype(float)[:, None]
+    i, j = (own(x) if x.coordinate is None else x.coordinate for x in (scoring.queries, scoring.keys))
+    return biases.table(scoring.bias, i, j)
 
 
-def coordinates(case: Case, floats: dict) -> tuple[Any, Any]:
-    """What the bias compares, [B, H, T] and [B, H, S] or tuples of such."""
-    if FORMULAS[case.bias].sums:
-        return floats["own_i"], floats["own_j"]
-    # A hidden pair may have any bias.
-    known = lambda x: np.where(x < EMPTY, x, case.i.min()).astype(float)[:, None]
-    return tuple(np.repeat(known(x), floats["q"].shape[2], 1) for x in (case.i, case.j))
-
-
-def visible(case: Case) -> np.ndarray:
+def visible(scoring):
     """The keys that each query sees, [B, T, S]."""
-    i, j = case.i.astype(np.int64)[:, :, None], case.j.astype(np.int64)[:, None, :]
+    queries, keys, mask = scoring.queries, scoring.keys, scoring.mask
+    i, j = queries.position.astype(np.int64)[:, :, None], keys.position.astype(np.int64)[:, None]
     seen = (i < EMPTY) & (j < EMPTY)
-    if case.causal:
+    if mask.causal:
         seen &= j <= i
-    if case.window is not None:
-        seen &= (abs(i - j) < case.window) | (j < case.sink_tokens)
-    if case.i_segment is not None and case.j_segment is not None:
-        seen &= (case.i_segment[:, :, None] == case.j_segment[:, None, :]) & (case.j_segment > 0)[:, None]
+    if mask.window is not None:
+        seen &= (abs(i - j) < mask.window) | (j < mask.sink_tokens)
+    if keys.segment is not None:
+        seen &= (queries.segment[:, :, None] == keys.segment[:, None]) & (keys.segment > 0)[:, None]
     return seen
 
 
-def scoring(case: Case, floats: dict, tokens: tuple[Tokens, Tokens] | None = None) -> Scoring:
-    """The package's scoring of a case."""
-    integers = lambda x: None if x is None else jnp.asarray(x, jnp.int32)
-    queries, keys = tokens or (
-        Tokens(integers(case.i), integers(case.i_segment), floats["own_i"]),
-        Tokens(integers(case.j), integers(case.j_segment), floats["own_j"]),
-    )
-    mask = Mask(causal=case.causal, window=case.window, sink_tokens=case.sink_tokens)
-    bias = FORMULAS[case.bias].make(**floats["parameters"])
-    return Scoring(bias, queries, keys, floats["temperature"], mask, None, case.scale, case.soft_cap, floats["sinks"])
+def results(attend, arrays, d_out, d_lse):
+    """Outputs, log-normalisers, and the gradient of every array of floats by its path."""
+    leaves, tree = jax.tree.flatten(arrays)
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(arrays)]
+    named = dict(zip(paths, leaves, strict=True))
+
+    @jax.jit
+    def run(floats, d_out, d_lse):
+        whole = lambda floats: attend(*jax.tree.unflatten(tree, (named | floats).values()))
+        (out, lse), vjp = jax.vjp(whole, floats)
+        return out, lse, vjp((d_out.astype(out.dtype), d_lse.astype(lse.dtype)))[0]
+
+    floats = {path: x for path, x in named.items() if not np.issubdtype(x.dtype, np.integer)}
+    return jax.tree.map(lambda x: np.asarray(x, np.float64), run(floats, d_out, d_lse))
 
 
-def attended(case: Case, floats: dict, backend: Any = None) -> tuple[jax.Array, jax.Array]:
-    """The package's outputs and log-normalisers."""
-    rows = (floats[name] for name in "qkv")
-    backend = case.backend if backend is None else backend
-    return attention(*rows, scoring(case, floats), backend=backend, tiling=case.tiling, return_lse=True)
-
-
-def typed(case: Case, floats: dict) -> dict:
-    """The floats in their dtypes."""
-    wide = np.float64 if case.dtype == "float64" else np.float32
-    narrow = {name: floats[name].astype(jnp.dtype(case.dtype)) for name in "qkv"}
-    return {**jax.tree.map(lambda x: x.astype(wide), floats), **narrow}
-
-
-def rounded(case: Case) -> Case:
-    """The case with floats that its dtypes hold."""
-    case.floats = jax.tree.map(lambda x: x.astype(np.float64), typed(case, case.floats))
-    return case
-
-
-def complaint(case: Case, attend: Callable[[dict], tuple], rng: np.random.Generator) -> str:
+def complaint(case, attend, rng):
     """What is wrong with outputs, normalisers or gradients of a case; "" where nothing is."""
     of_results, of_gradients = TOLERANCE[case.dtype]
-    seen = visible(case).any(2)[:, None] | (case.floats["sinks"] is not None)
-    shape = (*case.floats["q"].shape[:3], case.floats["v"].shape[3])
-    seen = np.broadcast_to(seen, (shape[0], shape[2], shape[1]))
-    d_out = rng.normal(size=shape).astype(jnp.dtype(case.dtype))
+    q, _, v, scoring = case.arrays
+    seen = visible(scoring).any(2)[:, None] | (scoring.sink_logits is not None)
+    seen = np.broadcast_to(seen, (q.shape[0], q.shape[2], q.shape[1]))
+    d_out = rng.normal(size=(*q.shape[:3], v.shape[3])).astype(jnp.dtype(case.dtype))
     d_lse = np.where(seen, rng.normal(size=seen.shape), 0).astype(np.float32)
-
-    def results(function: Callable, floats: dict) -> tuple[np.ndarray, np.ndarray, dict]:
-        @jax.jit
-        def run(floats: dict, d_out: jax.Array, d_lse: jax.Array) -> tuple:
-            (out, lse), vjp = jax.vjp(function, floats)
-            return out, lse, vjp((d_out.astype(out.dtype), d_lse.astype(lse.dtype)))[0]
-
-        return jax.tree.map(lambda x: np.asarray(x, np.float64), run(floats, d_out, d_lse))
-
-    with jax.enable_x64(case.wide_mode):
-        out, lse, gradients = results(attend, typed(case, case.floats))
-    wanted_out, wanted_lse, wanted = results(functools.partial(expected, case), case.floats)
+    with jax.enable_x64(case.x64):
+        out, lse, gradients = results(attend, case.typed(), d_out, d_lse)
+    wanted_out, wanted_lse, wanted = results(reference, case.arrays, d_out, d_lse)
     if wrong := _far(out, wanted_out, of_results):
         return f"output {wrong}"
     if (lse[~seen] > -1e29).any() or (wrong := _far(lse[seen], wanted_lse[seen], of_results)):
         return f"normalisers {wrong}"
-    for (path, right), gradient in zip(jax.tree.leaves_with_path(wanted), jax.tree.leaves(gradients), strict=True):
-        error = np.linalg.norm(gradient - right) / max(1, np.linalg.norm(right))
+    for path, right in wanted.items():
+        error = np.linalg.norm(gradients[path] - right) / max(1, np.linalg.norm(right))
         if not error <= of_gradients:  # NaN is too far, too
-            return f"gradient of {jax.tree_util.keystr(path)} errs by {error:.2g}"
+            return f"gradient of {path} errs by {error:.2g}"
     return ""
 
 
-def _far(made: np.ndarray, wanted: np.ndarray, tolerance: float) -> str:
+def _far(made, wanted, tolerance):
     """How far two arrays are apart, where it is too far."""
     if made.shape != wanted.shape:
         return f"{made.shape}, not {wanted.shape}"
@@ -289,27 +173,28 @@ def _far(made: np.ndarray, wanted: np.ndarray, tolerance: float) -> str:
 
 
 def drawn(
-    rng: np.random.Generator,
+    rng,
     *,
-    queries: int,
-    keys: int,
-    bias: str,
-    start: int = 0,
-    dtype: str = "float32",
-    backend: str = "chunked",
-    batch: int = 1,
-    heads: tuple[int, int] = (4, 2),  # of queries and of keys
-    widths: tuple[int, int] = (8, 8),  # of keys and of values
-    ranges: dict | None = None,
-    **options: Any,
-) -> Case:
-    """A case with random floats, whose queries are the last of its keys' tokens; ranges of parameters, options of `Case`."""
-    formula = FORMULAS[bias]
-    parameters = {}
-    for name, (low, high, *shape) in (formula.ranges if ranges is None else ranges).items():
-        parameters[name] = rng.uniform(low, high, shape if name in formula.shared else (heads[0], *shape))
+    queries,
+    keys,
+    bias,
+    batch,
+    heads,  # of queries and of keys
+    widths=(8, 8),  # of keys and of values
+    start=0,
+    rows="whole",
+    ranges=None,
+    mask=None,
+    **options,
+):
+    """Random q, k and v, and a scoring with options of `Scoring`; the queries are the last of the keys' tokens."""
+    make, usual = BIASES[bias]
+    parameters = {
+        name: rng.uniform(low, high, shape if name in SHARED else (heads[0], *shape))
+        for name, (low, high, *shape) in (usual if ranges is None else ranges).items()
+    }
     own_i = own_j = None
-    if formula.sums:
+    if bias in SUMS:
         high = np.cumsum(rng.uniform(-0.6, -0.05, (batch, heads[0], keys)), -1)
         low = rng.uniform(-1e-4, 1e-4, high.shape)
         own_j = (high, low)
@@ -317,170 +202,148 @@ def drawn(
         own_i = (high[..., keys - queries :] - 0.01, low[..., keys - queries :])
         if bias in ("cable", "k_cable"):
             own_i = (rng.uniform(0.2, 2, (batch, heads[0], queries)), own_i)
-    position = start + np.tile(np.arange(keys), (batch, 1))
-    floats = {
-        "q": rng.normal(size=(batch, queries, heads[0], widths[0])),
-        "k": rng.normal(size=(batch, keys, heads[1], widths[0])),
-        "v": rng.normal(size=(batch, keys, heads[1], widths[1])),
-        "parameters": parameters,
-        "temperature": rng.uniform(0.3, 2, (batch, heads[0], queries)) if rng.random() < 0.3 else None,
-        "sinks": rng.normal(size=heads[0]) if rng.random() < 0.3 else None,
-        "own_i": own_i,
-        "own_j": own_j,
-    }
-    case = Case(bias, dtype, backend, Tiling(), floats, position[:, keys - queries :].copy(), position, **options)
-    case.wide_mode = dtype == "float64"
-    return case
 
-
-Attend = Callable[[dict], tuple[jax.Array, jax.Array]]
-
-
-def any_case(rng: np.random.Generator) -> tuple[Case, Attend]:
-    pick = lambda *values: values[rng.integers(len(values))]
-    heads = pick((1, 1), (2, 1), (2, 2), (3, 1), (4, 2), (6, 2))
-    queries = pick(1, 2, 5, 13, 24)
-    keys = queries + pick(0, 0, 1, 7, 16)
-    causal = bool(rng.random() < 0.6)
-    window = pick(None, None, 1, 3, 8)
-    sinks = pick(0, 1, 3) if causal and window is not None else 0
-    width = pick(4, 7, 16)
-    case = drawn(
-        rng,
-        queries=queries,
-        keys=keys,
-        bias=pick(*FORMULAS),
-        start=0 if sinks else pick(*STARTS),
-        dtype=pick("float32", "float32", "float64", "float64", "bfloat16", "float16"),
-        backend=pick("chunked", "chunked", "chunked", "rows", "reference"),
-        batch=pick(1, 2),
-        heads=heads,
-        widths=(width, pick(width, width, 3, 9)),
-        causal=causal,
-        window=window,
-        sink_tokens=sinks,
-        scale=pick(None, None, 0.5, -0.3, 1.0),
-        soft_cap=pick(None, None, 2.0),
-    )
-    case.wide_mode |= bool(rng.random() < 0.25)
-    if case.backend != "reference" and rng.random() < 0.7:
-        case.tiling = Tiling(block_q=pick(1, 4, 8), block_k=pick(3, 8, 16))
-    batch = len(case.j)
-    rows = pick("whole", "packed", "restarted", "empty behind", "empty in front")
+    position, segment = start + np.tile(np.arange(keys, dtype=np.int32), (batch, 1)), None
     if rows in ("packed", "restarted"):
         ends = np.sort(rng.integers(0, keys + 1, (batch, 3)))
         index = np.arange(keys)[None]
-        segment = 1 + (index[..., None] >= ends[:, None, :2]).sum(-1)
-        case.j_segment = np.where(index < ends[:, 2:], segment, 0)  # pads behind the last
+        number = 1 + (index[..., None] >= ends[:, None, :2]).sum(-1)
+        segment = np.where(index < ends[:, 2:], number, 0).astype(np.int32)  # pads behind the last
         if rows == "restarted":
-            first = np.where(segment == 1, 0, np.where(segment == 2, ends[:, :1], ends[:, 1:2]))
-            case.j = case.j - first
-            case.i = case.j[:, keys - queries :].copy()
-        case.i_segment = case.j_segment[:, keys - queries :]
-    elif rows == "empty behind":
-        case.j[-1, -pick(1, 2) :] = EMPTY
+            position = position - np.choose(number - 1, [0, ends[:, :1], ends[:, 1:2]]).astype(np.int32)
     elif rows == "empty in front":
-        case.j[-1, : pick(1, keys)] = EMPTY
-        case.i = case.j[:, keys - queries :].copy()
-    case = rounded(case)
-    return case, functools.partial(attended, case)
+        position[-1, : rng.choice([1, keys])] = EMPTY
+    last = lambda x: None if x is None else x[:, keys - queries :].copy()
+    of_queries = Tokens(last(position), last(segment), own_i)
+    if rows == "empty behind":
+        position[-1, -rng.choice([1, 2]) :] = EMPTY
+
+    normal = lambda *shape: rng.normal(size=shape)
+    temperature = rng.uniform(0.3, 2, (batch, heads[0], queries)) if rng.random() < 0.3 else None
+    sinks = normal(heads[0]) if rng.random() < 0.3 else None
+    scoring = Scoring(
+        make(**parameters), of_queries, Tokens(position, segment, own_j), temperature, mask or Mask(), **options
+    )
+    q, k, v = (
+        normal(batch, rows, *of)
+        for rows, of in ((queries, (heads[0], widths[0])), (keys, (heads[1], widths[0])), (keys, (heads[1], widths[1])))
+    )
+    return q, k, v, dataclasses.replace(scoring, sink_logits=sinks)
 
 
-def decoded_case(rng: np.random.Generator) -> tuple[Case, Attend]:
+def attends(case):
+    return functools.partial(attention, backend=case.backend, tiling=case.tiling, return_lse=True)
+
+
+def any_case(rng, pick):
+    queries, causal, window, width = (
+        pick(1, 2, 5, 13, 24),
+        rng.random() < 0.6,
+        pick(None, None, 1, 3, 8),
+        pick(4, 7, 16),
+    )
+    sinks = pick(0, 1, 3) if causal and window is not None else 0
+    bias, dtype = pick(*BIASES), pick("float32", "float32", "float64", "float64", "bfloat16", "float16")
+    arrays = drawn(
+        rng,
+        queries=queries,
+        keys=queries + pick(0, 0, 1, 7, 16),
+        bias=bias,
+        batch=pick(1, 2),
+        heads=pick((1, 1), (2, 1), (2, 2), (3, 1), (4, 2), (6, 2)),
+        widths=(width, pick(width, width, 3, 9)),
+        start=0 if sinks else pick(*STARTS),
+        rows=pick("whole", "packed", "restarted", "empty behind", "empty in front"),
+        mask=Mask(causal=bool(causal), window=window, sink_tokens=sinks),
+        scale=pick(None, None, 0.5, -0.3, 1.0),
+        soft_cap=pick(None, None, 2.0),
+    )
+    backend = pick("chunked", "chunked", "chunked", "rows", "reference")
+    small = backend != "reference" and rng.random() < 0.7
+    tiling = Tiling(block_q=pick(1, 4, 8), block_k=pick(3, 8, 16)) if small else Tiling()
+    case = Case(bias, dtype, backend, tiling, dtype == "float64" or bool(rng.random() < 0.25), arrays)
+    return case, attends(case)
+
+
+def decoded_case(rng, pick):
     """A prompt at once, then one token after another, of a cache that may have more slots."""
-    pick = lambda *values: values[rng.integers(len(values))]
-    length, prompt = 12, pick(1, 5, 8)
-    window = pick(None, None, 4)
-    start = 0 if window else pick(*STARTS)
-    dtype, backend = pick("float32", "float64", "bfloat16"), pick("chunked", "chunked", "rows", "reference")
+    length, prompt, slots, window = 12, pick(1, 5, 8), 12 + pick(0, 3), pick(None, None, 4)
+    bias, dtype = pick(*BIASES), pick("float32", "float64", "bfloat16")
     sizes = {"queries": length, "keys": length, "batch": pick(1, 2), "heads": pick((2, 2), (4, 2), (3, 1))}
-    options = {"window": window, "sink_tokens": pick(0, 2) if window else 0, "soft_cap": pick(None, 2.0)}
-    case = drawn(rng, bias=pick(*FORMULAS), start=start, dtype=dtype, backend=backend, **sizes, **options)
-    case, slots = rounded(case), length + pick(0, 3)
+    mask = Mask(window=window, sink_tokens=pick(0, 2) if window else 0)
+    start = 0 if window else pick(*STARTS)
+    arrays = drawn(rng, bias=bias, start=start, mask=mask, soft_cap=pick(None, 2.0), **sizes)
+    backend = pick("chunked", "chunked", "rows", "reference")
+    case = Case(bias, dtype, backend, Tiling(), dtype == "float64", arrays)
 
-    def step(cache: Cache, floats: dict, at: Any, size: int) -> tuple[Cache, tuple]:
-        take = lambda x, axis: jax.lax.dynamic_slice_in_dim(x, at, size, axis)
-        queries, keys = (
-            Tokens(take(jnp.asarray(case.j, jnp.int32), 1), None, jax.tree.map(lambda x: take(x, 2), floats[name]))
-            for name in ("own_i", "own_j")
-        )
-        cache = cache.append(take(floats["k"], 1), take(floats["v"], 1), keys)
-        temperature = None if floats["temperature"] is None else take(floats["temperature"], 2)
-        of_step = scoring(case, {**floats, "temperature": temperature}, (queries, cache.tokens))
-        return cache, attention(take(floats["q"], 1), cache.k, cache.v, of_step, backend=case.backend, return_lse=True)
+    def attend(q, k, v, scoring):
+        def step(cache, at, size=1):
+            take = lambda tree, axis: jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, at, size, axis), tree)
+            side = lambda of: Tokens(take(of.position, 1), None, take(of.coordinate, 2))
+            cache = cache.append(take(k, 1), take(v, 1), side(scoring.keys))
+            now = {"queries": side(scoring.queries), "keys": cache.tokens, "temperature": take(scoring.temperature, 2)}
+            return cache, attends(case)(take(q, 1), cache.k, cache.v, dataclasses.replace(scoring, **now))
 
-    def attend(floats: dict) -> tuple[jax.Array, jax.Array]:
-        tokens = Tokens(jnp.asarray(case.j, jnp.int32), None, floats["own_j"])
-        cache, (out, lse) = step(Cache.empty(floats["k"], tokens, slots), floats, 0, prompt)
-        one = lambda cache, at: step(cache, floats, at, 1)
-        _, (outs, lses) = jax.lax.scan(one, cache, jnp.arange(prompt, length))
+        cache, (out, lse) = step(Cache.empty(k, jax.tree.map(jnp.asarray, scoring.keys), slots), 0, prompt)
+        _, (outs, lses) = jax.lax.scan(step, cache, jnp.arange(prompt, length))
         outs, lses = jnp.moveaxis(outs[:, :, 0], 0, 1), jnp.moveaxis(lses[..., 0], 0, 2)
         return jnp.concatenate([out, outs], 1), jnp.concatenate([lse, lses], 2)
 
     return case, attend
 
 
-def ring_case(rng: np.random.Generator) -> tuple[Case, Attend]:
+def ring_case(rng, pick):
     """A text on this process's first four devices."""
-    pick = lambda *values: values[rng.integers(len(values))]
-    length, causal = pick(8, 16, 32), bool(rng.random() < 0.7)
+    length, bias, dtype = pick(8, 16, 32), pick(*BIASES), pick("float32", "float64")
     sizes = {"queries": length, "keys": length, "batch": pick(1, 2), "heads": pick((2, 2), (4, 2))}
-    options = {"causal": causal, "window": pick(None, 6), "soft_cap": pick(None, 2.0)}
-    backend, dtype = pick("chunked", "chunked", "rows", "reference"), pick("float32", "float64")
-    case = drawn(rng, bias=pick(*FORMULAS), start=pick(*STARTS), dtype=dtype, backend=backend, **sizes, **options)
-    if rng.random() < 0.4:
-        case.i_segment = case.j_segment = np.tile(1 + (np.arange(length) >= length // 3), (len(case.j), 1))
-    case.tiling, case = Tiling(block_q=4, block_k=4), rounded(case)
-    mesh = jax.make_mesh((DEVICES,), ("context",), devices=jax.devices()[:DEVICES], axis_types=(AxisType.Auto,))
+    mask, rows = Mask(causal=bool(rng.random() < 0.7), window=pick(None, 6)), pick("whole", "packed")
+    *qkv, scoring = drawn(rng, bias=bias, start=pick(*STARTS), rows=rows, mask=mask, soft_cap=pick(None, 2.0), **sizes)
+    backend = pick("chunked", "chunked", "rows", "reference")
+    case = Case(bias, dtype, backend, Tiling(block_q=4, block_k=4), dtype == "float64", (*qkv, scoring))
     around = ring(BACKENDS[backend], "context")
     around = zigzag(around, "context") if rng.random() < 0.5 else around
-    cut = {"q": 1, "k": 1, "v": 1, "temperature": 2, "own_i": 2, "own_j": 2}
-    spec = lambda axis: P() if axis is None else P(*[None] * axis, "context")
-    alike = lambda tree, each: jax.tree.map(lambda _: each, tree)
-    of_floats = {name: alike(x, spec(cut.get(name))) for name, x in case.floats.items()}
-    numbers = {name: getattr(case, name) for name in ("i", "j", "i_segment", "j_segment")}
-    of_numbers = alike(numbers, spec(1))
+    mesh = jax.make_mesh((DEVICES,), ("context",), devices=jax.devices()[:DEVICES], axis_types=(AxisType.Auto,))
+    cut = lambda tree, axis: jax.tree.map(lambda _: P(*[None] * axis, "context"), tree)
+    side = lambda tokens: dataclasses.replace(cut(tokens, 1), coordinate=cut(tokens.coordinate, 2))
+    specs = dataclasses.replace(
+        jax.tree.map(lambda _: P(), scoring),
+        queries=side(scoring.queries),
+        keys=side(scoring.keys),
+        temperature=cut(scoring.temperature, 2),
+    )
+    part = functools.partial(attention, backend=around, tiling=case.tiling, return_lse=True)
+    out_specs = (P(None, "context"), P(None, None, "context"))
+    return case, jax.shard_map(part, mesh=mesh, in_specs=(*cut(tuple(qkv), 1), specs), out_specs=out_specs)
 
-    def part(floats: dict, numbers: dict) -> tuple[jax.Array, jax.Array]:
-        return attended(dataclasses.replace(case, **numbers), floats, around)
 
-    attend = jax.shard_map(part, mesh=mesh, in_specs=(of_floats, of_numbers), out_specs=(spec(1), spec(2)))
-    numbers = jax.tree.map(lambda x: jnp.asarray(x, jnp.int32), numbers)
-    return case, lambda floats: attend(floats, numbers)
-
-
-def skipped_case(rng: np.random.Generator) -> tuple[Case, Attend]:
+def skipped_case(rng, pick):
     """A few distant keys have as much content as the bias takes from them, give or take some nats."""
-    pick = lambda *values: values[rng.integers(len(values))]
-    bias, keys, width = pick(*STEEP), 96, 8
-    queries = pick(1, 96)
-    options = {"window": pick(None, None, 64), "causal": bool(rng.random() < 0.7)}
-    sizes = {"queries": queries, "keys": keys, "start": pick(*STARTS), "ranges": STEEP[bias]}
-    case = drawn(rng, bias=bias, dtype=pick("float32", "float64"), widths=(width, width), **sizes, **options)
-    case.tiling = Tiling(block_q=pick(4, 8), block_k=pick(4, 8))
-    floats, axis = case.floats, np.eye(width)[0]
+    bias, keys, width, queries = pick(*STEEP), 96, 8, pick(1, 96)
+    mask = Mask(causal=bool(rng.random() < 0.7), window=pick(None, None, 64))
+    sizes = {"queries": queries, "keys": keys, "batch": 1, "heads": (4, 2), "start": pick(*STARTS)}
+    q, k, v, scoring = drawn(rng, bias=bias, ranges=STEEP[bias], mask=mask, **sizes)
     if bias == "cable":  # a step of the sum as long as several tokens of other texts
-        floats["own_i"], floats["own_j"] = jax.tree.map(lambda x: 5 * x, (floats["own_i"], floats["own_j"]))
-    strength = rng.uniform(2, 6)
-    floats["q"] = 0.1 * floats["q"] + strength * axis
-    floats["k"] = 0.1 * floats["k"]
+        steeper = lambda of: dataclasses.replace(of, coordinate=jax.tree.map(lambda x: 5 * x, of.coordinate))
+        scoring = dataclasses.replace(scoring, queries=steeper(scoring.queries), keys=steeper(scoring.keys))
+    axis, strength = np.eye(width)[0], rng.uniform(2, 6)
+    q, k = 0.1 * q + strength * axis, 0.1 * k
     if rng.random() < 0.3:  # near keys push away, so that nothing is sure of its mass
-        floats["k"] -= rng.uniform(0, 2) * axis
-    lost = -np.asarray(bias_of(case, floats))
-    for b, head in np.ndindex(len(case.j), 2):
+        k -= rng.uniform(0, 2) * axis
+    lost = np.broadcast_to(-np.asarray(bias_of(scoring)), (1, 4, queries, keys))
+    for head in range(2):
         for key in rng.integers(0, keys, 4):
-            query, h = rng.integers(queries), 2 * head + rng.integers(2)
-            content = lost[b, h, query, key] + rng.normal() * 3
-            floats["k"][b, key, head] = content * math.sqrt(width) / strength * axis
-    case = rounded(case)
-    return case, functools.partial(attended, case)
+            content = lost[0, 2 * head + rng.integers(2), rng.integers(queries), key] + rng.normal() * 3
+            k[0, key, head] = content * math.sqrt(width) / strength * axis
+    tiling, dtype = Tiling(block_q=pick(4, 8), block_k=pick(4, 8)), pick("float32", "float64")
+    case = Case(bias, dtype, "chunked", tiling, dtype == "float64", (q, k, v, scoring))
+    return case, attends(case)
 
 
 MAKE = {"any": any_case, "decoded": decoded_case, "ring": ring_case, "skipped": skipped_case}
 
 
-def measure(seed: int, count: int, folder: Path) -> Outcome:
-    """Tries so many cases, of each kind its share."""
+def op(seed, count, folder):
+    """Random configurations of attention: outputs, normalisers and gradients agree with an independent reference."""
     outcome, cases, wrong = Outcome(), {}, dict.fromkeys(KINDS, 0)
     for number, (kind, wanted) in enumerate(KINDS.items()):
         cases[kind] = max(1, count * wanted // sum(KINDS.values()))
@@ -488,7 +351,7 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
             rng, case = np.random.default_rng([number, seed, n]), None
             try:
                 with jax.enable_x64(True):
-                    case, attend = MAKE[kind](rng)
+                    case, attend = MAKE[kind](rng, lambda *values, rng=rng: values[rng.integers(len(values))])
                     found = complaint(case, attend, rng)
             except Exception as error:
                 found = f"{type(error).__name__}: {str(error)[:200]}"

@@ -7,7 +7,6 @@ python tests/endurance/run.py --page                # generates the tables of do
 """
 
 import argparse
-import atexit
 import functools
 import os
 import sys
@@ -20,15 +19,16 @@ sys.path[0] = str(Path(__file__).parents[1])
 
 import jax  # noqa: E402
 from endurance import figures  # noqa: E402
+from endurance.figures import FIGURES  # noqa: E402
 
 from bam_jax.system import git  # noqa: E402
 
 log = functools.partial(print, flush=True)
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(figures.FIGURES))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(FIGURES))
     parser.add_argument("--short", action="store_true", help="few cases, no record")
     parser.add_argument("--parts", help="such as 0,1: only these, so that several processes share a figure's work")
     parser.add_argument("--cases", type=int, help="with --short: this many cases")
@@ -36,28 +36,23 @@ def main() -> None:
     given = parser.parse_args()
     if given.page:
         figures.PAGE.write_text(figures.generate(figures.PAGE.read_text()))
-        return
-    if unknown := set(given.names) - figures.FIGURES.keys():
-        parser.error(f"unknown figure {min(unknown)!r}; there are {', '.join(figures.FIGURES)}")
+        return 0
+    if unknown := set(given.names) - FIGURES.keys():
+        parser.error(f"unknown figure {min(unknown)!r}; there are {', '.join(FIGURES)}")
     if not given.short and str(git.describe()).endswith("-dirty"):
         parser.error("this code has changes that no commit holds; commit them, or measure a clone")
-    programs = tempfile.TemporaryDirectory()
-    atexit.register(programs.cleanup)
-    jax.config.update("jax_compilation_cache_dir", programs.name)  # many cases compile the same
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    jax.config.update("jax_num_cpu_devices", 4)  # of a ring
     parts = None if given.parts is None else [int(part) for part in given.parts.split(",")]
     failed = 0
-    for name in given.names or figures.FIGURES:
-        figure, module = figures.FIGURES[name], figures.module(name)
+    for name in given.names or FIGURES:
+        figure, measured = FIGURES[name], figures.harness(name)
         count = (given.cases or figure.short) if given.short else figure.wanted
-        log(f"{name}: {module.WHAT}: {count:,} {figure.unit}")
+        log(f"{name}: {figures.summary(name)}: {count:,} {figure.unit}")
         try:
             if not given.short:
-                failed += figures.measure(name, figure, module.measure, log, parts=parts)
+                failed += figures.measure(name, figure, measured, log, parts=parts)
                 continue
             with tempfile.TemporaryDirectory() as folder:
-                outcome = module.measure(0, count, Path(folder))
+                outcome = measured(0, count, Path(folder))
             log(f"{name}: {outcome.count} {figure.unit}, {len(outcome.failures)} failed {outcome.more}")
             for failure in outcome.failures:
                 log(f"{name}:   {failure}")
@@ -68,8 +63,12 @@ def main() -> None:
         except Exception:  # an error of the harness: the other figures are measured all the same
             traceback.print_exc()
             failed += 1
-    sys.exit(1 if failed else 0)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    with tempfile.TemporaryDirectory() as programs:
+        jax.config.update("jax_compilation_cache_dir", programs)  # many cases compile the same
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        jax.config.update("jax_num_cpu_devices", 4)  # of a ring
+        sys.exit(main())

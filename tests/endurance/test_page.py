@@ -1,6 +1,5 @@
 """The harness counts what it should, its page has what the records have, and no case of its short forms fails."""
 
-import json
 import sys
 
 import pytest
@@ -11,9 +10,11 @@ from bam_jax.system import git, jsonl
 from bam_jax.system.errors import UserError
 
 
-def test_the_page_is_made_from_the_records():
+def test_the_page_is_made_from_the_records_which_make_no_code_dirty():
     text = figures.PAGE.read_text()
     assert figures.generate(text) == text, "python tests/endurance/run.py --page"
+    assert {name for _, name, _ in figures.BLOCK.findall(text)} == {"figures", *figures.FIGURES}
+    assert figures.RECORDS.relative_to(figures.ROOT).as_posix() in git.RECORDS
 
 
 def test_every_record_is_of_a_figure_that_is_there():
@@ -24,16 +25,15 @@ def test_every_record_is_of_a_figure_that_is_there():
         assert all("dirty" not in record["commit"] for record in records)
 
 
-def test_records_make_no_code_dirty():
-    assert figures.RECORDS.relative_to(figures.ROOT).as_posix() in git.RECORDS
-
-
 def test_what_falls_short_is_bold(tmp_path, monkeypatch):
     name = "configurations"
     monkeypatch.setattr(figures, "FIGURES", {name: figures.FIGURES[name]})
     record = {"figure": name, "seed": 0, "count": 5, "failures": 2, "examples": ["x"], "seconds": 60.0, "commit": "abc"}
     jsonl.append(tmp_path / f"{name}.jsonl", record | {"machine": "abacus"})
-    said = figures.generate("", tmp_path)
+    text = "".join(
+        f"<!-- {each}: made by tests/endurance/run.py --page -->\n\n<!-- end -->" for each in ("figures", name)
+    )
+    said = figures.generate(text, tmp_path)
     assert "**5 of 10,000**" in said and "| **2** | 1 | `abc` |" in said and "abacus" in said and "failed: `x`" in said
 
 
@@ -46,7 +46,7 @@ def test_a_figure_goes_on_where_it_was_stopped(tmp_path):
             raise KeyboardInterrupt
         return Outcome(count, ["one"] * seed)
 
-    figure = Figure("cases", wanted=25, part=10, short=1)
+    figure = Figure("x", "cases", wanted=25, part=10, short=1)
     with pytest.raises(KeyboardInterrupt):
         figures.measure("x", figure, measure, print, tmp_path)
     figures.measure("x", figure, measure, print, tmp_path)
@@ -55,36 +55,26 @@ def test_a_figure_goes_on_where_it_was_stopped(tmp_path):
     assert found == [(0, 10, 0), (1, 10, 1), (2, 5, 2)]
 
 
-def _raises(error):
-    def main(argv):
-        raise error
-
-    return main
-
-
-def _says(text, status=None):
-    def main(argv):
-        print(text, file=sys.stderr)
-        return status
-
-    return main
-
-
 @pytest.mark.parametrize(
-    ("main", "wrong"),
+    ("raised", "said", "status", "wrong"),
     [
-        (_raises(UserError("steps=0 must be 1 or more")), ""),
-        (_raises(KeyError("x")), "traceback: KeyError"),
-        (_raises(ValueError("x")), "traceback: ValueError"),
-        (_says("a word"), ""),
-        (_says("a word", 1), "status 1"),
-        (_says("error: a\nerror: b", 2), "2 lines"),
-        (_says("a word", 2), "not a line of an error"),
-        (_says("error: \x1b[2J", 2), "not a line of an error"),
-        (_says("Traceback (most recent call last):\nx", 0), "traceback"),
+        (UserError("steps=0 must be 1 or more"), "", None, ""),
+        (KeyError("x"), "", None, "traceback: KeyError"),
+        (None, "a word", 0, ""),
+        (None, "a word", 1, "status 1"),
+        (None, "error: a\nerror: b", 2, "2 lines"),
+        (None, "a word", 2, "not a line of an error"),
+        (None, "error: \x1b[2J", 2, "not a line of an error"),
+        (None, "Traceback (most recent call last):\nx", 0, "traceback"),
     ],
 )
-def test_an_end_that_is_not_as_it_should_be_is_told(main, wrong):
+def test_an_end_that_is_not_as_it_should_be_is_told(raised, said, status, wrong):
+    def main(argv):
+        if raised:
+            raise raised
+        print(said, file=sys.stderr)
+        return status
+
     found = commands.complaint(commands.run_main(main, []))
     assert found.startswith(wrong) and bool(found) == bool(wrong)
 
@@ -102,16 +92,8 @@ def test_a_refusal_must_change_nothing(tmp_path, monkeypatch):
         assert commands.judge(["x", name], tmp_path)[1] == f"status 2, and {tmp_path / name} is changed"
 
 
-@pytest.mark.full
-def test_a_call_is_heard_as_a_process_is():
-    command = ["bam_jax.tables", json.dumps("x"), "--format=markdown"]
-    here, there = commands.call(command), commands.start(command)
-    assert (here.status, here.out, here.err) == (there.status, there.out, there.err) and here.status == 2
-
-
 # The short forms of two are short; narrower tests have some cases of the others.
 MARKS = {"flipped": [], "bombs": [], "interruptions": [pytest.mark.endurance]}
-TRAIN = 1  # the part of kills that kills trainings
 
 
 @pytest.mark.parametrize(
@@ -119,9 +101,8 @@ TRAIN = 1  # the part of kills that kills trainings
 )
 def test_no_case_fails(name, tmp_path):
     try:
-        seed = TRAIN if name == "kills" else 0
-        outcome = figures.module(name).measure(seed, figures.FIGURES[name].short, tmp_path)
+        seed = 1 if name == "kills" else 0  # the part of kills that kills trainings
+        outcome = figures.harness(name)(seed, figures.FIGURES[name].short, tmp_path)
     except figures.Unavailable as reason:
         pytest.skip(str(reason))
-    assert outcome.failures == []
-    assert outcome.count > 0
+    assert outcome.failures == [] and outcome.count > 0
