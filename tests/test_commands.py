@@ -1,10 +1,9 @@
 """No command takes an address, as of a bucket, for a path on this machine."""
 
-import importlib
-import importlib.util
 import re
 
 import pytest
+from endurance.commands import main_of
 
 from bam_jax import load
 from bam_jax.__main__ import commands
@@ -16,14 +15,9 @@ LOCAL = r"--(out|run|runs|workdir|export|plot|json|records) [A-Z]"
 """Options that take a path on this machine, as the usage of a command has them."""
 
 
-def main(name):
-    package = f"{name}.__main__"
-    return importlib.import_module(package if importlib.util.find_spec(name).submodule_search_locations else name).main
-
-
 def local_options(name, capsys):
     with pytest.raises(SystemExit):
-        main(name)(["--help"])
+        main_of(name)(["--help"])
     usage = capsys.readouterr().out.split("\n\n")[0]
     return [f"--{option}=" for option in sorted({*re.findall(LOCAL, usage)})] + [""] * (name == "bam_jax.report")
 
@@ -36,7 +30,7 @@ def test_no_option_and_no_call_takes_an_address_for_a_path(capsys, tmp_path, mon
     assert options["bam_jax.convert"] == ["--export=", "--run="] and sum(map(len, options.values())) > 20
     for name, option in [(name, option) for name, each in options.items() for option in each]:
         # The other option ends a command that takes the address.
-        calls.append(lambda name=name, option=option: main(name)([f"{option}gs://b/x", "--no-such-option"]))
+        calls.append(lambda name=name, option=option: main_of(name)([f"{option}gs://b/x", "--no-such-option"]))
     for call in calls:
         with pytest.raises(UserError, match="'gs://b/x' is an address.* path") as error:
             call()

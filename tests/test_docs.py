@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from endurance.commands import main_of
 
 import bam_jax
 from bam_jax import config as configs
@@ -123,9 +124,8 @@ def read_arguments(monkeypatch, module, arguments):
 
     monkeypatch.setattr(configs, "parse", stopping(configs.parse))
     monkeypatch.setattr(errors.Parser, "parse_args", stopping(errors.Parser.parse_args))
-    name = f"{module}.__main__" if importlib.util.find_spec(module).submodule_search_locations else module
     with pytest.raises(Read):
-        importlib.import_module(name).main(arguments)
+        main_of(module)(arguments)
 
 
 FOUND = [(page.stem, *command) for page in PAGES for command in commands(page.read_text())]
