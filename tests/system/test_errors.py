@@ -37,7 +37,7 @@ def test_a_long_list_of_names_is_cut_to_the_nearest():
     assert "more" not in nearest("x", map(str, range(20)), "nothing")
 
 
-def test_a_lack_of_memory_is_the_users_to_mend():
+def test_a_lack_of_memory_or_of_room_is_the_users_to_mend():
     with pytest.raises(RuntimeError) as raised:
         jnp.zeros(2**52, jnp.int8).block_until_ready()  # more than addresses reach
     for error in (
@@ -52,11 +52,8 @@ def test_a_lack_of_memory_is_the_users_to_mend():
     assert ending(RuntimeError("INTERNAL: something else")) is None and ending(ImportError("no module x")) is None
     for name in re.findall(r"--config\.(\S+?)[=,; ]", LESS):
         operator.attrgetter(name)(Config())
-
-
-def test_a_copy_that_does_not_fit_names_what_was_written():
-    error = OSError(errno.ENOSPC, "No space left on device", "from", None, "to")
-    assert ending(error)[1].startswith("to: No space left on device")
+    copied = OSError(errno.ENOSPC, "No space left on device", "from", None, "to")
+    assert ending(copied)[1].startswith("to: No space left on device")
 
 
 def test_a_limit_below_what_libraries_need_is_named_before_they_are_imported():
@@ -102,12 +99,8 @@ def test_ctrl_c_while_a_command_imports_ends_it_without_a_traceback(command, tmp
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
     # The tests may run in the background of a shell, where Ctrl-C is ignored.
     start = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
-    started = subprocess.Popen(
-        [sys.executable, "-c", start, sys.executable, "-m", f"bam_jax.{command}"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    words = [sys.executable, "-c", start, sys.executable, "-m", f"bam_jax.{command}"]
+    started = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert started.stdout.readline() == b"importing\n"
     started.send_signal(signal.SIGINT)
     assert (started.communicate(timeout=60)[1], started.returncode) == (b"", -signal.SIGINT)
