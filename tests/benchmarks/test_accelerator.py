@@ -128,33 +128,27 @@ def test_outcomes_of_tests_become_records(tmp_path):
     assert "1 passed, 1 failed, 1 refused, of 3 cases." in page and "**failed** parity: a::failed: out: 0.01" in page
 
 
-def sections(page):
-    return dict(part.partition("\n")[::2] for part in page.split("\n## ")[1:])
-
-
 @pytest.mark.parametrize("name", ["h100", "h200"])
 def test_committed_records_are_printed_as_their_pages_are(name, capsys):
-    folder = ROOT / "benchmarks" / "records"
-    assert accelerator.main([f"--print={folder / name}.json"]) == 0
-    printed, committed = sections(capsys.readouterr().out), sections((folder / f"{name}.md").read_text())
-    assert printed.keys() == committed.keys()
-    for title in printed.keys() - {"Parity with the reference in float64"}:  # of which errors are no longer kept
-        assert printed[title].strip() == committed[title].strip()
+    file = ROOT / "benchmarks" / "records" / f"{name}.json"
+    assert accelerator.main([f"--print={file}"]) == 0
+    pages = capsys.readouterr().out, file.with_suffix(".md").read_text()
+    printed, committed = (dict(part.strip().partition("\n")[::2] for part in page.split("\n## ")[1:]) for page in pages)
+    del printed["Parity with the reference in float64"], committed["Parity with the reference in float64"]
+    assert printed == committed  # but for parity, of which errors are no longer kept
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
 def test_plans_need_no_device_and_name_each_case_once(platform, tmp_path):
     bench = accelerator.Bench(platform, 1, accelerator.Sizes(), Path("x.py"), tmp_path, "float32")
-    stages = [stage for stage in accelerator.STAGES if stage != "parity"]
+    stages = {*accelerator.STAGES} - {"parity"}
     names = [(x.stage, x.name) for stage in stages for x in accelerator.CASES[stage](bench)]
     assert len(set(names)) == len(names) > 40
 
 
 def test_operations_and_bytes():
-    shape = AttentionShape(3, 3, batch=2, heads=1, width=4)
-    assert shape.operations(PASSES[0]) == 2 * 4 * 4 * 6
-    assert shape.operations(PASSES[1]) == 3.5 * shape.operations(PASSES[0])
-    one = AttentionShape(3, 1, batch=2, heads=1, width=4)
+    square, one = (AttentionShape(3, queries, batch=2, heads=1, width=4) for queries in (3, 1))
+    assert square.operations(PASSES[0]) == 2 * 4 * 4 * 6 == square.operations(PASSES[1]) / 3.5
     assert one.operations(PASSES[0]) == 2 * 4 * 4 * 3
     assert one.bytes(PASSES[0]) == 2 * 4 * 4 * (2 * 1 + 2 * 3)
 

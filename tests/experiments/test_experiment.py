@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from bam_jax import config
 from bam_jax.config import CONFIGS
 from bam_jax.evals.harness import Harness
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.ruler import Ruler
-from bam_jax.experiments import experiment
+from bam_jax.experiments import experiment, jobs
 from bam_jax.experiments.experiment import Experiment, Row
-from bam_jax.experiments.jobs import jobs
+from bam_jax.experiments.recording import Recorder
 from bam_jax.experiments.sweep import Sweep
 from bam_jax.system.errors import UserError
 
-QUICKSTART = str(CONFIGS / "quickstart.py")
+CONFIG = str(CONFIGS / "quickstart.py")
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
@@ -66,7 +67,7 @@ from bam_jax.evals.perplexity import Perplexity
 from bam_jax.experiments.experiment import Expected, Experiment, Row
 
 keys = (Passkey((64, 128)), Passkey((128,), overrides={{"encoding_options.window": 8}}, label="Windowed"))
-rows = (Row("ALiBi", {QUICKSTART!r}, evaluations=keys), Row("BAM", {QUICKSTART!r}, evaluations=(Perplexity((64,)),)))
+rows = (Row("ALiBi", {CONFIG!r}, evaluations=keys), Row("BAM", {CONFIG!r}, evaluations=(Perplexity((64,)),)))
 get_experiment = lambda: Experiment("Expectations", rows, expected=({expected},))
 """)
     with pytest.raises(UserError, match=says) if says else contextlib.nullcontext():
@@ -90,10 +91,10 @@ def test_a_job_is_the_commands_a_person_would_type():
         Ruler((4096,), tasks=("niah_single_1", "niah_multikey_3"), essays="FOLDER"),
         Harness((512,), tasks=("mmlu",), data="FOLDER"),
     )
-    (job,) = jobs(Experiment("t", (Row("BAM SSMax (spread)", QUICKSTART, {"steps": 3}, (7,), asked),)))
+    (job,) = jobs.jobs(Experiment("t", (Row("BAM SSMax (spread)", CONFIG, {"steps": 3}, (7,), asked),)))
     run = "runs/bam-ssmax-spread-seed7"
     assert job.config.steps == 3 and job.config.seed == 7
-    train = f"--config={QUICKSTART} --config.steps=3 --config.seed=7 --workdir={run}"
+    train = f"--config={CONFIG} --config.steps=3 --config.seed=7 --workdir={run}"
     evaluations = (
         "--eval=passkey --lengths=64,128 --depths=5 --trials=1 --patience=0 --config.encoding_options.window=64",
         "--eval=ruler --lengths=4096 --tasks=niah_single_1,niah_multikey_3 --samples=50 --essays=FOLDER",
@@ -104,8 +105,8 @@ def test_a_job_is_the_commands_a_person_would_type():
 
 
 def test_progress_is_read_from_the_files(tmp_path):
-    row = Row("BAM", QUICKSTART, evaluations=(Passkey((4096,), depths=2),))
-    (job,) = jobs(Experiment("t", (row,)))
+    row = Row("BAM", CONFIG, evaluations=(Passkey((4096,), depths=2),))
+    (job,) = jobs.jobs(Experiment("t", (row,)))
     assert job.spent(tmp_path) == 0 and job.status(tmp_path) == "starting"
     (tmp_path / job.name).mkdir()
     line = json.dumps({"step": job.config.steps, "loss": 1.5, "seconds": 9.0})
@@ -133,7 +134,7 @@ def test_wikitext2_is_trained_on_one_part_and_evaluated_on_the_other(tmp_path, f
     bpe, *prepared = made.preparations
     assert bpe.makes == "runs/x/data/bpe.json" and f"--source={valid}" in bpe.arguments
     outs = {argument: each for each in prepared for argument in each.arguments if argument.startswith("--out=")}
-    planned = jobs(made)
+    planned = jobs.jobs(made)
     assert len(planned) == 8 and len({job.config.encoding for job in planned}) == 4
     for data in (job.config.data for job in planned):
         for out, path in ((data.source, valid), (data.held_out_source, test)):
@@ -142,10 +143,82 @@ def test_wikitext2_is_trained_on_one_part_and_evaluated_on_the_other(tmp_path, f
 
 def test_the_quickstart_trains_its_main_row_first_with_the_rates_of_its_search_and_other_seeds():
     search, quickstart = (experiment.load(EXPERIMENTS / f"quickstart{name}.py") for name in ("_rates", ""))
-    planned = jobs(quickstart)
+    planned = jobs.jobs(quickstart)
     assert [job.seed for job in planned] == [0, 0, 0, 0, 0, 0, 1, 2]  # later seeds find the programs compiled
     assert planned[0].row.label == quickstart.rows[0].label  # the longest
     found = json.loads((EXPERIMENTS / "quickstart_rates.json").read_text())["rates"]
     used = {job.row.label: job.config.optimizer.rate for job in planned}
     assert used == {label: rates["optimizer.rate"] for label, rates in found.items()}
     assert not {job.seed for job in planned} & {seed for row in search.rows for seed in row.seeds}
+
+
+NEAR, FAR = Passkey((64,)), Passkey((4096,))
+
+
+def test_rows_of_one_configuration_are_one_run_with_the_evaluations_of_both():
+    other_prompts = Passkey((64,), seed=1)
+    rows = (
+        Row("a", CONFIG, {"ssmax": "effective"}, evaluations=(NEAR,)),
+        Row("b", CONFIG, evaluations=(FAR, NEAR, other_prompts)),  # the file says ssmax=effective itself
+        Row("c", CONFIG, {"ssmax": "off"}),
+    )
+    one, other = jobs.jobs(Experiment("t", rows, shared=True))
+    assert one.row.evaluations == (Passkey((64, 4096)), other_prompts)
+    assert one.name.startswith("bam-ssmax-2x64-64-seed0-") and other.name.startswith("bam-2x64-64-seed0-")
+    assert len(jobs.jobs(Experiment("t", rows))) == 3
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_run_that_starts_from_another_is_done_after_it_in_one_process(shared):
+    rows = (
+        Row("longer", CONFIG, {"context": 128, "steps": 7}, (0, 1), (FAR,), start="base"),
+        Row("base", CONFIG, {}, (0, 1), (NEAR,)),
+    )
+    made = jobs.jobs(Experiment("t", rows, shared=shared))
+    assert sorted(job.seed for job in made) == [0, 1] and {job.row.label for job in made} == {"base"}
+    for job in made:
+        (after,) = job.then
+        commands = job.commands(Path("r"))
+        assert [command[0] for command in commands] == ["bam_jax.train", "bam_jax.evaluate"] * 2
+        assert f"--workdir=r/{job.name}" in commands[0] and f"--config.start=r/{job.name}" in commands[2]
+        assert f"--workdir=r/{after.name}" in commands[2] and f"--run=r/{after.name}" in commands[3]
+        assert f"--config.seed={job.seed}" in commands[2] and after.name != job.name
+        assert after.config.start == job.name, "the folder of the runs does not change their digests"
+        assert job.cost() > jobs.jobs(Experiment("t", (rows[1],)))[0].cost()
+
+
+def test_a_job_does_what_its_commands_say(tmp_path, monkeypatch):
+    """A job trains the configuration that its printed command reads; its evaluations may fetch what the rows name."""
+    address = "memory://nowhere/corpus"
+    asked = Passkey((64,), depths=2, overrides={"encoding_options.window": 32})
+    rows = (
+        Row("longer", CONFIG, {"context": 128, "steps": 7, "data.source": address}, evaluations=(asked,), start="base"),
+        Row("base", CONFIG, {"encoding": "rope", "encoding_options": {"base": 5e5}}),
+    )
+    trained, evaluated = [], []
+    monkeypatch.setattr(jobs.loop, "train", lambda config, run: (run.mkdir(), trained.append((config, run))))
+    monkeypatch.setattr(jobs.measuring, "evaluate", lambda *given, **options: evaluated.append((given, options)) or [])
+    (job,) = jobs.jobs(Experiment("t", rows, shared=True))
+    Recorder(None, "").work(job, tmp_path)
+    commands = [command for command in job.commands(tmp_path) if command[0] == "bam_jax.train"]
+    for (made, run), (_, file, *changes, workdir) in zip(trained, commands, strict=True):
+        assert made == config.load(file.removeprefix("--config="), config.from_arguments(changes))
+        assert workdir == f"--workdir={run}"
+    assert trained[1][0].start == str(trained[0][1])
+    (((_, evaluation), options),) = evaluated
+    assert list(options["allow"]) == [address] and evaluation == asked
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ((Row("a", CONFIG, start="b"),), "'a' starts from 'b', which must be a row"),
+        ((Row("a", CONFIG, start="a"),), "'a' starts from 'a', which must be a row that starts from none"),
+        ((Row("a", CONFIG, start="b"), Row("b", CONFIG, train=False)), "starts from 'b', which is not trained"),
+        ((Row("BAM", CONFIG), Row("bam!", CONFIG)), "two rows would be written to bam-seed0"),
+        ((Row("BAM", CONFIG, {"stepz": 1}),), "stepz"),
+    ],
+)
+def test_a_wrong_row_is_found_before_anything_runs(rows, message):
+    with pytest.raises(UserError, match=message):
+        jobs.jobs(Experiment("t", rows))

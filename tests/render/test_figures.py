@@ -82,15 +82,14 @@ def luminance(colour):
 @pytest.mark.parametrize("paper", re.findall(r"--page: (#[0-9a-f]{6});", CSS.read_text()))
 def test_all_colours_stand_out_from_a_light_and_from_a_dark_page(paper):
     many = {f"{n}": HEADS for n in range(20)}
-    points = [*render.scatter(many, dict.fromkeys(many, "bam")).axes[0].collections]
+    points = render.scatter(many, dict.fromkeys(many, "bam")).axes[0].collections
+    lines = render.coupling([8, 16], {"one": np.ones((4, 2))}, ["a", "b", "c", "d"]).axes[0].lines
     drawn = [each.get_edgecolor()[0] for each in points]
-    for line in render.coupling([8, 16], {"one": np.ones((4, 2))}, ["a", "b", "c", "d"]).axes[0].lines:
-        drawn.append(to_rgba(line.get_color(), line.get_alpha()))
-    below = np.array(to_rgba(paper))
+    drawn += [to_rgba(line.get_color(), line.get_alpha()) for line in lines]
+    below = np.array(to_rgba(paper)[:3])
     for colour in (*style.METHOD_COLOURS.values(), *style.COLOURS, *drawn):
-        red, green, blue, alpha = to_rgba(colour)
-        seen = alpha * np.array((red, green, blue)) + (1 - alpha) * below[:3]
-        darker, lighter = sorted((luminance(seen), luminance(below[:3])))
+        *seen, alpha = to_rgba(colour)
+        darker, lighter = sorted((luminance(alpha * np.array(seen) + (1 - alpha) * below), luminance(below)))
         assert (lighter + 0.05) / (darker + 0.05) >= 3, colour
 
 
@@ -150,9 +149,8 @@ def test_scales_are_shares_of_each_models_heads():
     axes = render.scales(groups, dict.fromkeys(groups, "bam")).axes[0]
     for steps, values in zip(axes.patches, groups.values(), strict=True):
         share, edges, _ = steps.get_data()
-        assert abs(share.sum() - 100) < 1e-9
-        centre = (edges[:-1] + edges[1:]) / 2
-        assert abs((share * centre).sum() / 100 - values.mean()) < np.diff(edges)[0]
+        assert share.sum() == pytest.approx(100)
+        assert abs(np.average((edges[:-1] + edges[1:]) / 2, weights=share) - values.mean()) < np.diff(edges)[0]
 
 
 def test_couplings_have_a_curve_for_each_head_in_its_groups_colour():
@@ -174,12 +172,11 @@ def test_attention_maps_show_weights_and_the_last_query_above_the_key():
     assert [axes.get_title() for axes in figure.axes[:2]] == ["one", "two"]
     shown = np.asarray(top.images[0].get_array())
     assert shown.shape == (150, 150) and shown[3, 3] == 0.9 and shown[3, 100] == maps.LEAST  # pooled by two
-    points = np.asarray(bottom.lines[0].get_xydata(), float)
-    np.testing.assert_allclose(points[:, 0], np.arange(300) + 0.5)
-    np.testing.assert_allclose(points[:, 1], np.maximum(weights[-1], maps.LEAST))
+    points = np.stack([np.arange(300) + 0.5, np.maximum(weights[-1], maps.LEAST)], -1)
+    np.testing.assert_allclose(np.asarray(bottom.lines[0].get_xydata(), float), points)
     for axes in (top, bottom):
-        left, right = axes.patches[0].get_extents().x0, axes.patches[0].get_extents().x1
-        np.testing.assert_allclose(axes.transData.inverted().transform([[left, 0], [right, 0]])[:, 0], [20, 30])
+        box = axes.patches[0].get_extents().transformed(axes.transData.inverted())
+        np.testing.assert_allclose([box.x0, box.x1], [20, 30])
 
 
 def test_bias_maps_are_relative_to_the_largest_of_each_row():

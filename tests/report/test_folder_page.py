@@ -112,27 +112,23 @@ def test_the_report_is_one_page_that_says_every_seed_and_what_is_missing(folder,
     html = report.write(folder).read_text()
     (shown,) = read_pages(folder).values()
     assert shown.links and all(link.startswith(("#", "data:")) for link in shown.links)  # nothing from a network
-    said = shown.text
-    assert "An <invented> experiment" in said
+    said = shown.text.replace(" ", "")
     for row in (
         "BAM SSMax at 2× NO at least 0.9 0.75 [0.00, 1.00] n=2 1.00 0.50",
         "RoPE at 2× yes at most 0.1 0.00 1 seed 0.00",
         "RoPE at 4× not measured at most 0.1 –",
         "RoPE at 2× NO at least 0.3, at most 0.5 0.00 1 seed 0.00",
+        "at 2×, best first: Local RoPE 1.00 (1 seed); BAM SSMax 0.75 [0.00, 1.00] n=2; RoPE,",
+        "NOT THERE YET: cable-seed0",
     ):
-        assert row.replace(" ", "") in said.replace(" ", "")
-    best = "Passkey accuracy at 2×, best first: Local RoPE 1.00 (1 seed); BAM SSMax 0.75 [0.00, 1.00] n=2; RoPE,"
-    assert best in said
-    assert "NOT THERE YET: cable-seed0" in said
+        assert row.replace(" ", "") in said
     ends = "at 2× BAM SSMax 0.75, RoPE 0.00, Local RoPE 1.00, RoPE, encoding_options.base_scale=50 0.50."
     assert f'aria-label="Passkey accuracy against length: means over seeds, {ends}"' in html
     assert 'aria-label="Passkey accuracy by length and depth: mean over every depth, at 2× BAM SSMax 0.75."' in html
-    assert "<code>this</code>" in html
     markdown = (folder / "report.md").read_text()
     assert "| Local RoPE | – | 1.00 1 seed |" in markdown and "| BAM SSMax | 1 | 0.50 | 0.50 |" in markdown
     for name in ("passkey", "depths", "perplexity"):
-        assert f"(figures/{name}.png)" in markdown
-        assert (folder / "figures" / f"{name}.png").exists()
+        assert f"(figures/{name}.png)" in markdown and (folder / "figures" / f"{name}.png").exists()
 
 
 def test_perplexities_are_divided_seed_by_seed():

@@ -165,29 +165,21 @@ def test_pages_say_what_was_measured_and_what_was_not(found):
     best = "Table 1: keys: At 128 <tokens> RoPE finds most: 0.75 [0.00, 1.00] n=2; next is Local 0.00 (1 seed)"
     best += ", and one seed shows no difference."
     assert f"An <invented> paper {best}" in index and " ◐ 8 of 10" in index and best in table
-    assert "Own & only 1 of 2" in index
-    assert "0 ● done, 1 ◐ in part, 0 ○ missing, 0 – nothing to measure." in index
-    assert re.search(r"verdict Invented [a-z ]+ 1 ", index)
-    assert "◐ in part : 8 of 10 cells measured; 2 of 3 models trained." in table
+    assert "Own & only 1 of 2" in index and re.search(r"verdict Invented [a-z ]+ 1 ", index)
+    assert "8 of 10 cells measured; 2 of 3 models trained." in table
     assert "RoPE 1.00 (1.00) [0.00, 1.00] n=2 0.75 (0.50) [0.00, 1.00] n=2 Local 1.00 1 seed 0.00 1 seed" in table
     assert re.search(r"n=2 [^[]* RoPE 3.5 \(3.0\) \[0.6, 21.5\] 3.5 \(4.0\) \[0.6, 21.5\] Late … …", table)
     assert "RoPE 128 <tokens> 0.75 0.00 to 1.00 0.50 +0.25 2 (0: 0.50, 1: 1.00)" in table
     assert "RoPE 0.00 1.00 0.50 RoPE 1.00 1.00 1.00 Local 0.00 1.00 0.00" in table  # by depth and length
-    assert "Look at this ." in table
-    figures = found["paper_table1.html"].figures
-    assert figures[0].startswith("Table 1: keys: At 128 <tokens> RoPE finds most: 0.75")
-    assert "Passkey accuracy by depth and length, 2 depths: mean over every depth, at 128" in " ".join(figures)
+    assert "Passkey accuracy by depth and length, 2 depths" in " ".join(found["paper_table1.html"].figures)
     (name,) = [each for each in found if "seed0" in each and each.startswith("run-rope")]
     run = found[name].text
-    assert run.count("bam_jax.train") == 1
-    assert "--eval=ruler" in run and '"steps": 10' in run
+    assert run.count("bam_jax.train") == 1 and "--eval=ruler" in run and '"steps": 10' in run
     assert "A new one" in run and "<inference> 64 12.5 ms 1 0.5 0.25" in run and "shown" not in run
     assert "passkey at 4,096 tokens: no prompt was answered at 64, 128" in run
-    assert "stopped at step 3 of 100" in found["run-mine #1.html"].text
     assert "mine #1 2×64 64 stopped at step 3 of 100 3.700" in index and "Late 0 not begun" in table
     assert "It belongs to these experiments: Own & only" in found["run-own.nope-seed0.html"].text
-    claims = found["claims.html"].text
-    assert "1 all keys no verdict" in claims and "RoPE at 64 <tokens> ≥ 0.9" in claims
+    assert "RoPE at 64 <tokens> ≥ 0.9" in found["claims.html"].text
 
 
 def test_a_held_out_loss_stands_beside_the_loss(tmp_path):
@@ -244,22 +236,20 @@ def test_a_status_follows_from_the_cells(folder, paper, tmp_path):
 
 def test_heat_maps_are_the_records_of_each_row(folder, paper):
     each = read_progress(paper, experiment.load(paper), folder)
-    ((count, grids),) = paper_page.passkey_grids(each, folder).items()
-    assert count == 2
-    assert {*grids} == {"RoPE", "Local"}
-    for grid in grids.values():
-        assert grid.rows == ["0.00", "1.00"] and grid.columns == ["64 <tokens>", "128 <tokens>"]
+    assert {*paper_page.passkey_grids(each, folder)} == {2}
+    grids = paper_page.passkey_grids(each, folder)[2]
+    assert grids["RoPE"][:2] == grids["Local"][:2] == (["0.00", "1.00"], ["64 <tokens>", "128 <tokens>"])
     np.testing.assert_array_equal(grids["RoPE"].values, [[1.0, 0.5], [1.0, 1.0]])
     np.testing.assert_array_equal(grids["Local"].values, [[1.0, 0.0], [1.0, 0.0]])
-    table = each.made.tables[0]
-    other = dataclasses.replace(table.columns[0], evaluation=dataclasses.replace(table.columns[0].evaluation, depths=1))
-    whole = dataclasses.replace(table, columns=(other, *table.columns[1:]))
-    mixed = dataclasses.replace(each, made=dataclasses.replace(each.made, tables=(whole, *each.made.tables[1:])))
-    found = paper_page.passkey_grids(mixed, folder)
+    first, *columns = each.made.tables[0].columns
+    other = dataclasses.replace(first, evaluation=dataclasses.replace(first.evaluation, depths=1))
+    table = dataclasses.replace(each.made.tables[0], columns=(other, *columns))
+    found = paper_page.passkey_grids(
+        dataclasses.replace(each, made=dataclasses.replace(each.made, tables=(table,))), folder
+    )
     assert [*found] == [2, 1] and found[1]["RoPE"].columns == ["64 <tokens>"] and len(found[1]["RoPE"].rows) == 1
     ((label, needles),) = paper_page.ruler_grids(each).items()
-    assert label == "RoPE" and needles.rows == ["single 1"]
-    np.testing.assert_array_equal(needles.values, [[0.5, 0.5]])
+    assert label == "RoPE" and needles.rows == ["single 1"] and needles.values.tolist() == [[0.5, 0.5]]
 
 
 def test_curves_are_drawn_of_tables_over_lengths_alone(folder, paper):
