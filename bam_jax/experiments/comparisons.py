@@ -76,15 +76,14 @@ class Better(InTable, frozen=True, kw_only=True, tag="better"):
 
     than: Labels
     than_table: TableName | None = None
-    than_columns: list[str] = []
     lower: bool = False
     margin: Number = 0.0
     each: bool = False
 
     def criteria(self, measured: Measured) -> list[Criterion]:
-        made, table, columns = [], self.than_table or self.table, self.than_columns or self.columns
+        made, table = [], self.than_table or self.table
         for row in self.rows:
-            mine, *theirs = read(measured, self.place(row), *(Place(table, columns, other) for other in self.than))
+            mine, *theirs = read(measured, self.place(row), *(Place(table, self.columns, other) for other in self.than))
             for other in theirs:
                 for name, one, another in self._pairs(mine, other):
                     unmet = f"{row} worse than {other.place.row}"
@@ -94,7 +93,7 @@ class Better(InTable, frozen=True, kw_only=True, tag="better"):
         return made
 
     def _pairs(self, mine: PairedRow, other: PairedRow) -> Iterator[tuple[str, Series, Series]]:
-        if self.than_table or self.than_columns:
+        if self.than_table:
             title = other.place.table.title
             under = title if str(other.place) == str(mine.place) else f"{other.place} ({title})"
             yield f"{mine.place} ({self.table.title}) minus {under}", mine.mean(), other.mean()
