@@ -7,7 +7,7 @@ from pathlib import Path
 from bam_jax.evals.base import Evaluation
 from bam_jax.experiments import recorded_runs, tables
 from bam_jax.experiments.jobs import Job
-from bam_jax.experiments.tables import RunResults
+from bam_jax.experiments.results import RunResults
 from bam_jax.system import files, git, jsonl
 from bam_jax.system.machine import machine
 from bam_jax.training import run_folder

@@ -36,6 +36,21 @@ class Part(NamedTuple):
         return sum(cell["n"] for cell in self.cells)
 
 
+class RunResults(NamedTuple):
+    """A run's results: what was measured, and what was skipped."""
+
+    cells: Sequence[Cell]
+    stops: Sequence[Mapping[str, Any]]
+
+
+def read_results(path: Path, recorded: RecordedRun | None) -> RunResults:
+    """A run's results from its folder, which need not be there, and from its record; of equal cells the folder's."""
+    cells, stops = records.read_results(path)
+    if recorded is None:
+        return RunResults(cells, stops)
+    return RunResults(records.merge(recorded.cells, cells), [*recorded.stops, *stops])
+
+
 @dataclasses.dataclass(frozen=True)
 class Run:
     """One trained row, as its files show it."""
@@ -103,13 +118,11 @@ def read_run(path: Path, *, seed: int = 0, commands: Sequence[str] = (), recorde
     """Reads a run's folder, and what is recorded of the run."""
     begun = os.path.lexists(path / run_folder.CONFIG)  # a link that leads nowhere is refused
     config = run_folder.read_config(path) if begun else None
-    cells, stops = records.read_results(path)
+    cells, stops = read_results(path, recorded)
     history: Sequence[Mapping[str, Any]] = read_metrics(path)
     heads = None
-    if recorded is not None:
-        cells, stops = records.merge(recorded.cells, cells), [*recorded.stops, *stops]
-        if not begun:
-            config, history, heads = recorded.config, recorded.history, recorded.heads
+    if recorded is not None and not begun:
+        config, history, heads = recorded.config, recorded.history, recorded.heads
     newest = max((cell["step"] for cell in cells), default=0)
     made = dataclasses.replace(no_run(path.name), seed=seed, commands=commands, config=config, history=history)
     cells = records.without_repeats(cell for cell in cells if cell["step"] == newest)

@@ -12,19 +12,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from bam_jax import config as configs
 from bam_jax.config import Config
-from bam_jax.evals import records
 from bam_jax.evals.base import Evaluation, Place
 from bam_jax.evals.records import Cell
 from bam_jax.experiments import jobs, recorded_runs, results, statistics
 from bam_jax.experiments.experiment import DASH, Column, Experiment, Table
 from bam_jax.experiments.jobs import Job
-from bam_jax.experiments.results import Part
+from bam_jax.experiments.results import Part, RunResults
 from bam_jax.experiments.statistics import Interval, Kind
 from bam_jax.models import counts
 from bam_jax.system.errors import UserError
@@ -149,30 +148,12 @@ def compare(table: Table, made: Experiment, folder: Path) -> list[Entry]:
     return entries
 
 
-class RunResults(NamedTuple):
-    """A run's results: what was measured, and what was left out."""
-
-    cells: Sequence[Cell]
-    stops: Sequence[Mapping[str, Any]]
-
-
 type Reader = Callable[[Job], RunResults]
 
 
 def results_reader(folder: Path, file: Path | None) -> Reader:
-    """A function that reads a job's results from the folder of runs, and a folder of records where that has no others.
-
-    Jobs that share a run share the reading of its files. The folder need not exist.
-    """
-
-    @functools.cache
-    def read(name: str, digest: str) -> RunResults:
-        cells, stops = records.read_results(folder / name)
-        recorded = recorded_runs.find(file, digest)
-        if recorded is None:
-            return RunResults(cells, stops)
-        return RunResults(records.merge(recorded.cells, cells), [*recorded.stops, *stops])
-
+    """A function that reads a job's results from the folder of runs and from records; runs that jobs share are read once."""
+    read = functools.cache(lambda name, digest: results.read_results(folder / name, recorded_runs.find(file, digest)))
     return lambda job: read(job.name, job.digest)
 
 
