@@ -34,6 +34,8 @@ def test_evaluating_grows_with_prompts_and_lengths():
     assert cost(Passkey((64,), depths=3, trials=2)) == 6 * one
     assert cost(Passkey((64, 128), depths=1)) > 3 * one
     assert cost(Perplexity((64,), tokens=640)) == 10 * one
+    both_ways = Config(encoding="nope", model=ModelConfig(**SIZES, causal=False))
+    assert costs.evaluating(both_ways, (Passkey((64,), depths=1),)) == one + 64 * 2 * 3 * 32 * 64
     questions = Harness((64,), tasks=("longbench2_code", "longbench2"), questions=2)
     assert cost(questions) == 4 * 2 * 20 * one, "four answers to two questions of each of twenty tasks"
 

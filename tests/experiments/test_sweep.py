@@ -203,7 +203,13 @@ def test_printed_commands_do_all_of_it_and_the_tables_find_it(paper, tmp_path, c
     assert "0 of 6 cells measured" in capsys.readouterr().out
 
 
-SHARED = f"""
+@pytest.fixture
+def sharing(tmp_path):
+    """Two experiments with one run in common, of which each asks something else, and one run that only the second has."""
+
+    def write(name, evaluation, *labels):
+        path = tmp_path / f"{name}.py"
+        path.write_text(f"""
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.experiments.experiment import Column, Preparation, Row, Table, tabled
@@ -211,21 +217,14 @@ from bam_jax.experiments.experiment import Column, Preparation, Row, Table, tabl
 def get_experiment(scale):
     tiny = {{"steps": 60, "batch": 2, "encoding_options": {{}}, "checkpoint_every": 20, "log_every": 5}}
     rows = [Row("One", {CONFIG!r}, tiny), Row("Other", {CONFIG!r}, tiny, seeds=(1,))]
-    column = Column("a", EVALUATION)
-    steps = (Preparation("timeit", ("-n1", "-r1", "1")), Preparation("timeit", ("-n1", "-r1", EXTRA)))
-    return tabled("t", rows, [Table("T", (column,), {{label: () for label in LABELS}})], preparations=steps)
-"""
+    steps = tuple(Preparation("timeit", ("-n1", "-r1", text)) for text in ("1", {repr(name)!r}))
+    table = Table("T", (Column("a", {evaluation}),), {dict.fromkeys(labels, ())})
+    return tabled("t", rows, [table], preparations=steps)
+""")
+        return str(path)
 
-
-@pytest.fixture
-def sharing(tmp_path):
-    """Two experiments with one run in common, of which each asks something else, and one run that only the second has."""
-    passkey, text = "Passkey((64, 128), depths=2)", "Perplexity((64,), tokens=256)"
-    paths = [tmp_path / "first.py", tmp_path / "second.py"]
-    for path, evaluation, labels in zip(paths, (passkey, text), (["One"], ["Other", "One"]), strict=True):
-        filled = SHARED.replace("EVALUATION", evaluation).replace("LABELS", repr(labels))
-        path.write_text(filled.replace("EXTRA", repr(repr(path.stem))))
-    return list(map(str, paths))
+    first = write("first", "Passkey((64, 128), depths=2)", "One")
+    return [first, write("second", "Perplexity((64,), tokens=256)", "Other", "One")]
 
 
 def test_several_experiments_are_one_queue(sharing, tmp_path, capsys):

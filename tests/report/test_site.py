@@ -288,6 +288,16 @@ def test_broken_records_are_named_and_their_pages_left_out(folder, paper, capsys
         assert {unquote(link) for link in each.links if link.endswith(".html")} <= {*written}
 
 
+def test_a_page_that_cannot_be_made_is_left_out_and_no_page_leads_there(folder, paper, monkeypatch, read_pages):
+    def refuse(*_):
+        raise UserError("a checkpoint cannot be read")
+
+    monkeypatch.setattr(site.paper_page, "page_sections", refuse)
+    written = read_pages(site.write(folder, [paper], folder / "report").parent)
+    assert f"left out: the page of {paper}: a checkpoint cannot be read" in written["index.html"].text
+    assert not any("paper_table1.html" in each.links for each in written.values())
+
+
 def test_a_site_of_nothing_that_can_be_read_is_one_line(tmp_path, capsys):
     write_run(tmp_path / "a", config.Config(), [])
     (tmp_path / "a" / "config.json").unlink()
