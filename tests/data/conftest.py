@@ -32,24 +32,42 @@ def listed():
     return Listed
 
 
-def prepare(folder, texts, held_out=(), *, name="byte", fields=("text",)):
-    """A prepared folder of texts, given shard by shard."""
-    made = tokenizer(name)
-    ending = [] if made.eos is None else [made.eos]
-    finished = {"train": (), "held_out": ()}
-    for split, groups in {"train": texts, "held_out": [held_out]}.items():
-        for number, group in enumerate(groups):
-            writer = shards.ShardWriter(folder, split, finished[split], number, "<u2")
-            for text in group:
-                writer.append(np.concatenate([made.encode(text), ending]).astype(np.int64))
-            finished[split] = (*finished[split], writer.close())
-        shards.lengths_path(folder, split).touch()  # a split without documents has lengths all the same
-    Manifest({"source": "x"}, fields, made.identity(), "<u2", finished, {}, None).write(folder)
-    return str(folder)
+@pytest.fixture(scope="session")
+def write_shards():
+    """Writes a prepared folder of ids, given shard by shard."""
+
+    def write(folder, train, held_out, tokenizer, fields=("text",), next=None):
+        dtype, finished = "<u2" if tokenizer["size"] <= 2**16 else "<u4", {"train": (), "held_out": ()}
+        for split, documents in {"train": train, "held_out": held_out}.items():
+            for number, shard in enumerate(documents):
+                writer = shards.ShardWriter(folder, split, finished[split], number, dtype)
+                for ids in shard:
+                    writer.append(ids)
+                finished[split] = (*finished[split], writer.close())
+            shards.lengths_path(folder, split).touch()  # a split without documents has lengths all the same
+        manifest = Manifest({"source": "x"}, fields, tokenizer, dtype, finished, {}, next)
+        manifest.write(folder)
+        return manifest
+
+    return write
 
 
 @pytest.fixture(scope="session")
-def prepared():
+def prepared(write_shards):
+    """Makes a prepared folder of texts, given shard by shard."""
+
+    def prepare(folder, texts, held_out=(), *, name="byte", fields=("text",)):
+        made = tokenizer(name)
+        ending = [] if made.eos is None else [made.eos]
+        encode = lambda text: np.concatenate([made.encode(text), ending]).astype(np.int64)
+        write_shards(
+            folder,
+            *([[*map(encode, shard)] for shard in split] for split in (texts, [held_out])),
+            made.identity(),
+            fields,
+        )
+        return str(folder)
+
     return prepare
 
 

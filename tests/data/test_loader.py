@@ -1,4 +1,4 @@
-"""Batches: what is in them, and that any place in them can be resumed bit for bit."""
+"""Batches: what is in them, that any place in them can be resumed bit for bit, and which text is held out of them."""
 
 import contextlib
 import dataclasses
@@ -10,6 +10,7 @@ from orbax.checkpoint import v1 as ocp
 
 from bam_jax.config import Config, DataConfig, ModelConfig
 from bam_jax.data.loader import batches, held_out
+from bam_jax.data.prepared.documents import open_documents
 from bam_jax.data.tokenizers import tokenizer
 from bam_jax.system.errors import UserError
 
@@ -39,8 +40,7 @@ def open_(config, split="train"):
     return batches(config, tokenizer(config.data.tokenizer), split)
 
 
-def assert_same(left, right):
-    np.testing.assert_equal(left, right)
+assert_same = np.testing.assert_equal
 
 
 @pytest.mark.parametrize(
@@ -93,21 +93,18 @@ OPTIONS = {
 def option(make, tmp_path, prepared, request):
     """The configuration of each of the OPTIONS."""
     data = OPTIONS[request.param]
-    if "source" not in data:
-        return make(**data)
-    folder = tmp_path / "prepared"
-    folder.mkdir()
-    fields = ("query", "positive", "negative") if data["source"] == "triplets" else ("text",)
-    prepared(folder, [TEXTS[:3], TEXTS[2:], ["one", "two", "three"] * 3], fields=fields)
-    return make(**data | {"source": str(folder)})
+    if "source" in data:
+        (tmp_path / "prepared").mkdir()
+        fields = ("query", "positive", "negative") if data["source"] == "triplets" else ("text",)
+        texts = [TEXTS[:3], TEXTS[2:], ["one", "two", "three"] * 3]
+        data = data | {"source": prepared(tmp_path / "prepared", texts, fields=fields)}
+    return make(**data)
 
 
-def together(parts):
-    """The batches of several hosts as one."""
-    return [
-        {name: np.concatenate([each[name] for each in batch]) for name in batch[0]}
-        for batch in zip(*parts, strict=True)
-    ]
+def together(hosts, count):
+    """The next batches of several hosts as one."""
+    parts = zip(*(take(each, count) for each in hosts), strict=True)
+    return [{name: np.concatenate([each[name] for each in batch]) for name in batch[0]} for batch in parts]
 
 
 def on_hosts(config, hosts):
@@ -118,17 +115,14 @@ def on_hosts(config, hosts):
 def test_hosts_share_the_batches_and_resume_in_other_numbers(option):
     whole = take(open_(option), 12)
     for hosts in (2, 4):
-        assert_same(together([take(each, 12) for each in on_hosts(option, hosts)]), whole)
+        assert_same(together(on_hosts(option, hosts), 12), whole)
         for stopped, others in ((5, 1), (11, 4), (3, 2)):
-            first = on_hosts(option, hosts)
-            for each in first:
-                take(each, stopped)
+            together(first := on_hosts(option, hosts), stopped)
             states = [each.get_state() for each in first]
             assert states == [states[0]] * hosts
-            again = on_hosts(option, others)
-            for each in again:
+            for each in (again := on_hosts(option, others)):
                 each.set_state(states[-1])
-            assert_same(together([take(each, 12 - stopped) for each in again]), whole[stopped:])
+            assert_same(together(again, 12 - stopped), whole[stopped:])
 
 
 def test_the_state_of_one_host_is_that_of_all(make, tmp_path):
@@ -142,11 +136,10 @@ def test_the_state_of_one_host_is_that_of_all(make, tmp_path):
     take(first, 3)  # what is read after saving must not be in the checkpoint
     assert not list((tmp_path / "checkpoints" / "5" / "of the second").glob("*.json"))  # it would write the same file
     for hosts in (1, 4):
-        restored = on_hosts(config, hosts)
-        for each in restored:
+        for each in (restored := on_hosts(config, hosts)):
             with ocp.training.Checkpointer(tmp_path / "checkpoints") as reader:
                 reader.load_checkpointables(None, {"data": each})
-        assert_same(together([take(each, 4) for each in restored]), whole[5:])
+        assert_same(together(restored, 4), whole[5:])
 
 
 def test_a_state_is_of_the_documents_that_were_there(make, tmp_path, prepared):
@@ -222,14 +215,47 @@ def test_keys_to_measure_with_are_not_those_of_training(make):
     assert not (keys[0] == keys[1]).all(axis=1).any()
 
 
-def test_held_out_text_is_that_of_parts_which_read_text(make):
-    made = tokenizer("char")
-    read = held_out(make(holdout=0.3), made)
-    copies = {"copies": {"weight": 1, "task": "copy", "source": "stdlib"}}
-    mixed = make(holdout=0.3, mixture={"text": {"weight": 1}, **copies})
-    np.testing.assert_array_equal(held_out(mixed, made), read)
-    alone = make(holdout=0.3, task="copy")  # what one has to measure on where nothing is read
-    np.testing.assert_array_equal(held_out(alone, made), read)
+def test_what_is_held_out(make, tmp_path, prepared):
+    """Each source once; of parts that read text; of a folder that is only there to be evaluated on, the whole."""
+    made = tokenizer("byte")
+    read = lambda **data: made.decode(held_out(make(tokenizer="byte", **data), made))
+    (tmp_path / "folder").mkdir(), (tmp_path / "whole").mkdir()
+    folder = prepared(tmp_path / "folder", [TEXTS[:2], TEXTS[2:]], ["held", "out"])
+    whole = prepared(tmp_path / "whole", [["all ", "of it"]])
+    (tmp_path / "x.txt").write_text("something else")
+    assert read(source=folder) == "heldout" == read(source=whole, held_out_source=folder)
+    assert read(source=folder, held_out_source=whole) == "all of it"
+    own = {"held_out_source": str(tmp_path / "x.txt"), "holdout": 0.5}
+    assert read(**own) == "something else"
+    assert_same(take(open_(make(**own)), 2), take(open_(make()), 2))
+    one = {"weight": 1, "source": folder}
+    mixture = {"one": one, "two": one | {"packing": "first_fit"}, "three": {"weight": 1, "source": "stdlib", **own}}
+    assert read(mixture=mixture) == "heldoutsomething else"
+    copies = {"text": {"weight": 1}, "copies": {"weight": 1, "task": "copy", "source": "stdlib"}}
+    # Where nothing is read, the text is what one has to measure on.
+    assert read(holdout=0.3, mixture=copies) == read(holdout=0.3, task="copy") == read(holdout=0.3) != ""
+    with pytest.raises(UserError, match="config.data.holdout=0.0 holds no text out.*prepare it with a hold-out"):
+        read(source=whole)
+
+
+@pytest.mark.parametrize("packing", ["concat", "first_fit"])
+def test_a_prepared_folder_gives_the_batches_of_its_texts(make, tmp_path, prepared, packing):
+    (tmp_path / "prepared").mkdir()
+    folder = prepared(tmp_path / "prepared", [TEXTS[:2], TEXTS[2:]])
+    one, other = (make(tokenizer="byte", packing=packing, **source) for source in ({"source": folder}, {}))
+    assert_same(take(open_(one), 10), take(open_(other), 10))
+    with pytest.raises(UserError, match="prepared with byte.* was made with .* but tokenizer 'char' has hash"):
+        open_documents(dataclasses.replace(one.data, tokenizer="char"), tokenizer("char"))
+
+
+def test_a_corpus_too_large_for_memory_is_to_be_prepared(tmp_path, monkeypatch):
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n' * 100)
+    data = DataConfig(source=str(tmp_path), tokenizer="byte", holdout=0.0)
+    monkeypatch.setattr("bam_jax.data.prepared.documents.IN_MEMORY", 12_900)
+    assert len(open_documents(data, tokenizer("byte")).lengths) == 1  # repeated ones count once
+    monkeypatch.setattr("bam_jax.data.prepared.documents.IN_MEMORY", 12_899)
+    with pytest.raises(UserError, match="more than 12,899 characters.*bam_jax.data.prepare --source"):
+        open_documents(data, tokenizer("byte"))
 
 
 @pytest.mark.parametrize(("key", "value"), [("holdout", 0.1), ("held_out_source", "stdlib")])
@@ -247,27 +273,14 @@ def test_parts_of_one_source_hold_out_the_same(make, key, value):
     ("use", "says"),
     [
         (lambda make: open_(make(), "test"), "unknown split 'test'"),
+        (lambda make: open_(make(task="copy"), "heldout"), "unknown split 'heldout'; did you mean 'held_out'"),
         (lambda make: open_(make(context=10_000)), "fewer than config.context=10000"),
         (lambda make: open_(make(task="masked")), "tokenizer 'char' has no mask token for the task 'masked'"),
-        (
-            lambda make: open_(make(task="triplets")),
-            "needs a folder prepared with the fields query, positive, negative",
-        ),
-        (lambda make: next(open_(make(task="passkey", context=12))), "context 12 is too short for passkeys"),
+        (lambda make: open_(make(task="triplets")), "needs a folder prepared with the fields query, positive, neg"),
         (lambda make: batches(make(task="passkey"), tokenizer("byte")), "needs the tokenizer 'char', not 'byte'"),
         (lambda make: on_hosts(make(), 3), "config.batch=4 must be a multiple of the 3 hosts"),
-        (lambda make: held_out(make(), tokenizer("char")), "config.data.holdout=0.0 holds no text out"),
     ],
 )
 def test_what_is_refused(make, use, says):
     with pytest.raises(UserError, match=says):
         use(make)
-
-
-def test_a_source_of_its_own_to_evaluate_on(make, tmp_path):
-    (tmp_path / "test.txt").write_text("a text for the end")
-    config = make(held_out_source=str(tmp_path / "test.txt"), holdout=0.5)
-    made = tokenizer("char")
-    assert made.decode(held_out(config, made)) == "a text for the end"
-    whole = dataclasses.replace(config, data=dataclasses.replace(config.data, holdout=0.0, held_out_source=""))
-    assert_same(take(open_(config), 2), take(open_(whole), 2))

@@ -1,4 +1,4 @@
-"""Rows of synthetic tasks, of masked text and of triplets."""
+"""Rows of synthetic tasks, of masked text, of triplets, and of mixtures of several kinds."""
 
 import numpy as np
 import pytest
@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bam_jax.config.sections import TRIPLET
+from bam_jax.data.packing.mixture import Mixture, deal
 from bam_jax.data.packing.rows import Shuffle
 from bam_jax.data.packing.task_rows import Masked, Synthetic, Triplets
 from bam_jax.data.tasks.synthetic import HELD_OUT, SYNTHETIC, TRAINING
-from bam_jax.data.tokenizers import CharTokenizer, tokenizer
+from bam_jax.data.tokenizers import ByteTokenizer, CharTokenizer
 from bam_jax.system.errors import UserError
 
-CHAR = CharTokenizer()
+CHAR, BYTE = CharTokenizer(), ByteTokenizer()
 KINDS = {"tokens": "int32", "targets": "int32", "weights": "float32"}
 
 
@@ -32,14 +33,6 @@ def test_the_loss_is_that_of_answers_and_of_fillers_that_can_be_foretold(name, s
         filler = [64 <= token < 72 for token in row]
         assert foretold.tolist() == [place for place in range(2, 65) if filler[place] and filler[place - 2]]
     assert {key: values.dtype.name for key, values in batch.items()} == KINDS
-
-
-def test_unknown_splits_are_refused():
-    with pytest.raises(UserError, match="unknown split 'heldout'; did you mean 'held_out'?"):
-        Synthetic("copy", CHAR, 64, seed=0, split="heldout")
-
-
-BYTE = tokenizer("byte")
 
 
 class Text:
@@ -62,8 +55,7 @@ def within(count, total, probability):
     return stats.binomtest(int(count), int(total), probability).pvalue > 1e-9
 
 
-@pytest.mark.parametrize("fraction", [0.15, 0.4])
-@pytest.mark.parametrize("pads", [False, True])
+@pytest.mark.parametrize(("fraction", "pads"), [(0.15, True), (0.4, False)])
 def test_eighty_ten_ten(fraction, pads):
     rows = Text(pads=pads)
     numbers = np.arange(3000)
@@ -91,18 +83,12 @@ def test_eighty_ten_ten(fraction, pads):
     assert stats.chisquare(chosen.sum(0)[may.all(0)]).pvalue > 1e-9
 
 
-def test_a_row_depends_on_seed_and_number():
+def test_a_masked_row_depends_on_seed_and_number():
     rows = Masked(Text(), BYTE, fraction=0.15, seed=0)
     together = rows.take(np.array([7, 3, 4]))["tokens"]
     np.testing.assert_array_equal(rows.take(np.array([3]))["tokens"][0], together[1])
     assert not np.array_equal(Masked(Text(), BYTE, fraction=0.15, seed=1).take(np.array([3]))["tokens"][0], together[1])
-    chosen = rows.take(np.arange(40))["weights"]
-    assert len({row.tobytes() for row in chosen}) == 40
-
-
-def test_a_tokenizer_without_a_mask():
-    with pytest.raises(UserError, match="tokenizer 'char' has no mask token"):
-        Masked(Text(), tokenizer("char"), fraction=0.15, seed=0)
+    assert len({row.tobytes() for row in rows.take(np.arange(40))["weights"]}) == 40
 
 
 SHARDS = st.lists(
@@ -112,7 +98,7 @@ SHARDS = st.lists(
 ).filter(any)
 
 
-@given(SHARDS, st.integers(1, 12), st.integers(1, 12), st.sampled_from([None, 999]))
+@given(SHARDS, st.integers(2, 12), st.integers(1, 12), st.sampled_from([None, 999]))
 def test_an_epoch_has_every_triplet_once(listed, shards, context, size, eos):
     documents = listed(shards)
     rows = Triplets(documents, Shuffle(documents, 0, size), context, eos=eos)
@@ -121,26 +107,78 @@ def test_an_epoch_has_every_triplet_once(listed, shards, context, size, eos):
     for epoch in range(2):
         batch = rows.take(epoch * count + np.arange(count))
         assert batch.keys() == {*TRIPLET, *(f"{name}_length" for name in TRIPLET)}
-        seen = set()
-        for row in range(count):
-            number = documents.owner[batch["query"][row, 0]] if context > 1 or eos is None else None
+        assert all(values.dtype == np.int32 for values in batch.values())
+        numbers = documents.owner[batch["query"][:, 0]]
+        assert len(set(numbers.tolist())) == count
+        for row, number in enumerate(numbers):
             for offset, name in enumerate(TRIPLET):
-                ids, length = batch[name][row], batch[f"{name}_length"][row]
-                assert ids.dtype == np.int32 and batch[f"{name}_length"].dtype == np.int32 and len(ids) == context
-                assert not ids[length:].any()
-                if number is None:
-                    continue
-                text = documents.texts[number + offset]
-                assert length == min(len(text), context)
+                ids, length, text = batch[name][row], batch[f"{name}_length"][row], documents.texts[number + offset]
+                assert length == min(len(text), context) and len(ids) == context and not ids[length:].any()
                 whole = length if len(text) <= context or eos is None else length - 1
                 np.testing.assert_array_equal(ids[:whole], text[:whole])
                 assert whole == length or ids[whole] == eos
-            seen.add(number)
-        assert len(seen) == count or None in seen
 
 
-def test_epochs_differ(listed):
+def test_epochs_of_triplets_differ(listed):
     documents = listed([[3] * 90])
     rows = Triplets(documents, Shuffle(documents, 0, 100), 3, eos=None)
     first, second = rows.take(np.arange(30))["query"], rows.take(30 + np.arange(30))["query"]
     assert not np.array_equal(first, second) and sorted(first[:, 0]) == sorted(second[:, 0])
+
+
+WEIGHTS = st.lists(st.floats(0.05, 10), min_size=1, max_size=5)
+
+
+@given(WEIGHTS, st.integers(1, 400))
+def test_every_part_has_its_share_of_any_first_rows(weights, count):
+    part, own = deal(np.arange(count), weights)
+    for index, weight in enumerate(weights):
+        mine = part == index
+        assert own[mine].tolist() == list(range(mine.sum()))
+        excess = np.cumsum(mine) - np.arange(1, count + 1) * weight / sum(weights)
+        assert np.abs(excess).max() <= len(weights)
+
+
+@given(WEIGHTS, st.lists(st.integers(0, 10**15), min_size=1, max_size=20))
+def test_a_row_is_dealt_alone_as_among_others(weights, numbers):
+    part, own = deal(np.array(numbers), weights)
+    for place, number in enumerate(numbers):
+        alone = deal(np.array([number]), weights)
+        assert (alone[0][0], alone[1][0]) == (part[place], own[place])
+
+
+@pytest.mark.parametrize("number", [10**15, 10**15 + 7])
+def test_shares_do_not_drift(number):
+    part, own = deal(np.arange(number, number + 10), [0.9, 0.1])
+    assert own[part == 1].tolist() == [(number + 9) // 10]
+
+
+class Numbered:
+    """Rows of their own numbers; `more` arrays are nines."""
+
+    def __init__(self, weight, *more):
+        self.weight, self.more = weight, more
+
+    def take(self, numbers):
+        tokens = np.repeat(np.asarray(numbers, np.int32)[:, None], 4, 1)
+        nines = {key: np.full_like(tokens, 9) for key in self.more}
+        return {"tokens": tokens, "weights": np.full(tokens.shape, self.weight, np.float32)} | nines
+
+
+def test_rows_go_where_they_are_dealt():
+    mixture = Mixture({"a": (3, Numbered(1, "segment", "position")), "b": (2, Numbered(2))})
+    numbers = np.array([5, 6, 7, 3, 100])
+    batch = mixture.take(numbers)
+    part, own = deal(numbers, [3, 2])
+    assert set(part) == {0, 1}
+    np.testing.assert_array_equal(batch["tokens"][:, 0], own)
+    np.testing.assert_array_equal(batch["weights"][:, 0], part + 1)
+    for row, index in enumerate(part):
+        assert batch["segment"][row].tolist() == ([1] * 4 if index else [9] * 4)
+        assert batch["position"][row].tolist() == ([0, 1, 2, 3] if index else [9] * 4)
+    assert mixture.take(numbers[part == 1]).keys() == batch.keys() == mixture.take(numbers[part == 0]).keys()
+
+
+def test_kinds_that_do_not_go_together():
+    with pytest.raises(UserError, match="config.data.mixture.b gives no query"):
+        Mixture({"a": (1, Numbered(1, "query")), "b": (1, Numbered(2))})

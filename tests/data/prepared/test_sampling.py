@@ -1,28 +1,17 @@
-"""Text that the tokenizer lacks: said in a line, refused where it is most, before anything is made of it."""
+"""Text that the tokenizer lacks: reported in a line, refused where it is most, before anything is made of it."""
 
 import pytest
 
 from bam_jax.config import Config, DataConfig
 from bam_jax.data import loader, prepare
 from bam_jax.data.prepared import sampling
-from bam_jax.data.tokenizers import BertTokenizer, tokenizer
+from bam_jax.data.tokenizers import tokenizer
 from bam_jax.system.errors import UserError
 
-CHAR, BYTE = tokenizer("char"), tokenizer("byte")
+CHAR = tokenizer("char")
 LATIN, CYRILLIC = "a tale of some length, 1 of 2. ", "Это ДЛИННАЯ повесть. "
 MIXED = 3 * LATIN + CYRILLIC
-SHARE = 17 / len(MIXED)
-
-
-def opened(path, made, said):
-    config = Config(context=16, batch=2, data=DataConfig(source=str(path), tokenizer=made.name))
-    return loader.batches(config, made, log=said.append)
-
-
-def test_a_vocabulary_of_words_has_unknown_characters_as_well(tmp_path):
-    pytest.importorskip("tokenizers")
-    (tmp_path / "vocab.txt").write_text("\n".join(["[UNK]", "[SEP]", *"0123456789", *"abc", "##a"]))
-    assert BertTokenizer(str(tmp_path)).out_of_vocabulary("cab Жb b7") == "Ж"
+LINE = f"{17 / len(MIXED):.0%} are unknown to the tokenizer 'char'"
 
 
 def test_a_sample_is_spread_over_all_documents_and_bounded():
@@ -32,29 +21,20 @@ def test_a_sample_is_spread_over_all_documents_and_bounded():
     assert sampling.count_in_texts([], CHAR) == (0, 0)
 
 
-def test_training_says_them_and_refuses_what_is_mostly_unknown(tmp_path):
-    path, said = tmp_path / "text.txt", []
-    path.write_text(MIXED * 100)
-    opened(path, CHAR, said)
-    (line,) = said
-    trained = 90 * len(MIXED)  # nine tenths of the text, which are trained on
-    assert line.startswith(f"of {trained:,} characters of {path}, {SHARE:.0%} are unknown to the tokenizer 'char'")
+def test_training_and_preparing_report_it_and_refuse_what_is_mostly_unknown(tmp_path, capsys):
+    path, out, said = tmp_path / "text.txt", tmp_path / "out", []
+    config = Config(context=16, batch=2, data=DataConfig(source=str(path), tokenizer="char"))
+    train = lambda: loader.batches(config, CHAR, log=said.append)
+    make = lambda: prepare.main([f"--source={path}", f"--out={out}", "--tokenizer=char", "--workers=0"])
     path.write_text(CYRILLIC * 100)
-    with pytest.raises(UserError, match=r"81% are unknown .*; give --config.data.tokenizer=byte, which knows"):
-        opened(path, CHAR, said)
-    opened(path, BYTE, said)
-    path.write_text(LATIN * 100)
-    opened(path, CHAR, said)
-    assert said == [line]
-
-
-def test_preparing_says_them_and_refuses_what_is_mostly_unknown(tmp_path, capsys):
-    path, out = tmp_path / "text.txt", tmp_path / "out"
-    options = [f"--source={path}", f"--out={out}", "--tokenizer=char", "--workers=0"]
-    path.write_text(CYRILLIC * 100)
-    with pytest.raises(UserError, match=r"81% are unknown .*; give --tokenizer=byte, which knows every character"):
-        prepare.main(options)
+    for use, option in ((train, "--config.data.tokenizer"), (make, "--tokenizer")):
+        with pytest.raises(UserError, match=rf"81% are unknown .*; give {option}=byte, which knows every character"):
+            use()
     assert not (out / "manifest.json").exists()
     path.write_text(MIXED * 100)
-    prepare.main(options)
-    assert capsys.readouterr().err.count(f"{SHARE:.0%} are unknown to the tokenizer 'char'") == 1
+    train(), make()
+    assert capsys.readouterr().err.count(LINE) == 1
+    assert said[0].startswith(f"of {90 * len(MIXED):,} characters of {path}, {LINE}"), "of what is trained on"
+    path.write_text(LATIN * 100)
+    train()
+    assert len(said) == 1

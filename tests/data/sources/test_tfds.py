@@ -17,12 +17,9 @@ def prepared(tmp_path_factory):
         warnings.simplefilter("ignore")
         import tensorflow_datasets as tfds
 
-        def config(name):
-            return tfds.core.BuilderConfig(name=name, version=tfds.core.Version("1.0.0"))
-
         class Small(tfds.core.GeneratorBasedBuilder):
             VERSION = tfds.core.Version("1.0.0")
-            BUILDER_CONFIGS = tuple(map(config, ("en", "de_1")))
+            BUILDER_CONFIGS = tuple(tfds.core.BuilderConfig(name=n, version="1.0.0") for n in ("en", "de_1"))
 
             def _info(self):
                 texts = {"text": tfds.features.Text(), "title": tfds.features.Text()}
@@ -59,9 +56,8 @@ def test_splits_and_configurations(there, monkeypatch):
     assert sorted(records) == sorted((f"text {n} é", f"en {n}") for n in range(300))
     assert records == read("tfds:small__texts/en:train", "text", "title")
     parts = Source("tfds:small__texts/en").fragments()
-    assert [part.name for part in parts] == [
-        f"small__texts/en/1.0.0:train[{a}]" for a in ("0:128", "128:256", "256:300")
-    ]
+    ranges = ("0:128", "128:256", "256:300")
+    assert [part.name for part in parts] == [f"small__texts/en/1.0.0:train[{each}]" for each in ranges]
     for part in parts:
         done = [size for _, size in part.read()]
         assert done == sorted(done) and done[-1] == part.size
@@ -78,25 +74,15 @@ def test_splits_and_configurations(there, monkeypatch):
         ("tfds:a:b:c", r"is not tfds:NAME\[:VERSION\]\[:SPLIT\]"),
         ("tfds:small__texts/en:test", "has no split 'test'; its splits: train, validation"),
         ("tfds:small__texts/en", r"has no feature 'body' \(its features: text, title\)"),
+        ("tfds:small__texts/de_1", "is prepared as tfrecord, .*prepare it as array_record: python -c"),
     ],
 )
-def test_what_is_not_there(there, path, says):
-    with pytest.raises(UserError, match=says):
-        read(path, "body")
-
-
-def test_it_is_an_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    with pytest.raises(UserError, match=r"tfds:lm1b needs the package tensorflow_datasets: pip install '\.\[data\]'"):
-        read("tfds:lm1b")
-
-
-def test_formats_that_need_tensorflow(there, tmp_path, monkeypatch):
+def test_what_is_not_there_or_needs_tensorflow(there, tmp_path, monkeypatch, path, says):
     import tensorflow_datasets as tfds
 
     shutil.copytree(there, tmp_path / "data")
-    info = tmp_path / "data" / "small__texts" / "en" / "1.0.0" / "dataset_info.json"
+    info = tmp_path / "data" / "small__texts" / "de_1" / "1.0.0" / "dataset_info.json"
     info.write_text(info.read_text().replace('"array_record"', '"tfrecord"'))
     monkeypatch.setattr(tfds.core.utils.file_utils, "_REGISTERED_DATA_DIRS", {tmp_path / "data"})
-    with pytest.raises(UserError, match="is prepared as tfrecord, .*prepare it as array_record: python -c"):
-        read("tfds:small__texts/en")
+    with pytest.raises(UserError, match=says):
+        read(path, "body")

@@ -18,25 +18,19 @@ SETS = [
 ]
 
 
-def written(folder, dataset, subset, split, records, suffix):
-    place = folder / dataset / (subset or "data")
-    place.mkdir(parents=True, exist_ok=True)
-    if suffix == "jsonl":
-        (place / f"{split}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-        return place / f"{split}.jsonl"
-    half = len(records) // 2
-    for number, part in enumerate((records[:half], records[half:])):
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(part), place / f"{split}-{number:05}-of-00002.parquet")
-    return place
-
-
 @pytest.mark.parametrize(("dataset", "subset", "split"), SETS)
-@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
-def test_what_is_in_files_is_read(tmp_path, dataset, subset, split, suffix):
+def test_what_is_in_files_is_read(tmp_path, dataset, subset, split):
     records = read(INVENTED, dataset, subset, split)
-    written(tmp_path, dataset, subset, split, [record | {"of no interest": 1} for record in records], suffix)
-    assert read(str(tmp_path), dataset, subset, split) == records
     assert all(record.keys() == set(COLUMNS[dataset]) for record in records)
+    written = [record | {"of no interest": 1} for record in records]
+    place = tmp_path / dataset / (subset or "data")
+    place.mkdir(parents=True)
+    (place / f"{split}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in written))
+    assert read(str(tmp_path), dataset, subset, split) == records
+    for number, part in enumerate((written[:3], written[3:])):  # goes before the other
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(part), place / f"{split}-{number:05}-of-00002.parquet")
+    (place / f"{split}.jsonl").write_text("")
+    assert read(str(tmp_path), dataset, subset, split) == records
 
 
 def test_invented_questions_are_always_the_same_and_differ_by_split():
@@ -65,53 +59,46 @@ def test_answers_stand_at_every_place(dataset, answer):
     assert all(5 <= places.count(place) <= 28 for place in range(4))  # of 16 expected, within 3.5 deviations
 
 
-def question(part, number):
-    return {
-        "domain": benchmarks._DOMAINS[part.group],
-        "sub_domain": part.sub_domain,
-        "question": f"{part.task}?",
-        **{f"choice_{letter}": f"{letter}{number}" for letter in "ABCD"},
-        "answer": "ABCD"[number % 4],
-        "context": "text",
-    }
-
-
 def test_questions_of_longbench_go_to_their_tasks(tmp_path):
-    folder = tmp_path / LONGBENCH
-    folder.mkdir(parents=True)
-    records = [question(part, number) for number, part in enumerate(benchmarks._KINDS * 2)]
-    (folder / "data.json").write_text(json.dumps(records))
+    (tmp_path / LONGBENCH).mkdir(parents=True)
+    records = [
+        {"domain": benchmarks._DOMAINS[part.group], "sub_domain": part.sub_domain, "question": f"{part.task}?"}
+        | {f"choice_{letter}": f"{letter}{number}" for letter in "ABCD"}
+        | {"answer": "ABCD"[number % 4], "context": "text"}
+        for number, part in enumerate(benchmarks._KINDS)
+    ]
+    (tmp_path / LONGBENCH / "data.json").write_text(json.dumps(records * 2))
     for number, part in enumerate(benchmarks._KINDS):
         first, second = read(str(tmp_path), "recursal/longbench-v2", part.subset, "train")
-        assert first["question"] == second["question"] == f"{part.task}?"
-        assert first["choices"] == [f"{letter}{number}" for letter in "ABCD"] and first["answer"] == number % 4
+        choices = [f"{letter}{number}" for letter in "ABCD"]
+        wanted = {"context": "text", "question": f"{part.task}?", "choices": choices, "answer": number % 4}
+        assert first == second == wanted
     names = [part.sub_domain for part in benchmarks._KINDS if part.group == "longbench2_multi"]
     assert names == ["Academic", "Legal", "Financial", "Governmental", "Multi-news"]
 
 
-def test_what_is_missing_is_said_with_the_command_that_fetches_it(tmp_path):
+def test_what_is_missing_is_named_with_the_command_that_fetches_it(tmp_path):
     asked = (str(tmp_path), "allenai/ai2_arc", "ARC-Easy", "test")
-    with pytest.raises(UserError) as said:
-        read(*asked)
     folder = tmp_path / "allenai/ai2_arc"
-    assert f"{folder}/ARC-Easy/test-*.parquet" in str(said.value) and "question, choices, answerKey" in str(said.value)
-    assert f"hf download allenai/ai2_arc --repo-type dataset --local-dir {folder}`" in str(said.value)
+    with pytest.raises(UserError) as error:
+        read(*asked)
+    assert f"{folder}/ARC-Easy/test-*.parquet" in str(error.value) and "question, choices, answerKey" in str(
+        error.value
+    )
+    assert f"hf download allenai/ai2_arc --repo-type dataset --local-dir {folder}`" in str(error.value)
     with pytest.raises(UserError, match="LongBench-v2/data.json"):
         read(str(tmp_path), "recursal/longbench-v2", "literary", "train")
-    path = written(tmp_path, *asked[1:], [{"question": "why?"}], "jsonl")
-    with pytest.raises(UserError, match="record 1 has no field 'choices'"):
-        read(*asked)
-    for text, says in (
-        ("[1]", "record 1 has no field 'question'"),
-        ("{", "line 1 is not JSON"),
-        ("\n", "holds no record"),
+    (folder / "ARC-Easy").mkdir(parents=True)
+    for name, text, says in (
+        ("test.jsonl", '{"question": "why?"}', "record 1 has no field 'choices'"),
+        ("test.jsonl", "[1]", "record 1 has no field 'question'"),
+        ("test.jsonl", "{", "line 1 is not JSON"),
+        ("test.jsonl", "\n", "holds no record"),
+        ("test.parquet", "PAR1 no more", "cannot read .*test.parquet"),
     ):
-        path.write_text(text)
+        (folder / "ARC-Easy" / name).write_text(text)
         with pytest.raises(UserError, match=says):
             read(*asked)
-    path.with_name("test.parquet").write_bytes(b"PAR1 no more")
-    with pytest.raises(UserError, match="cannot read .*test.parquet"):
-        read(*asked)
 
 
 def test_the_parts_of_a_benchmark_are_its_tasks():

@@ -10,7 +10,6 @@ import pytest
 from bam_jax.data import train_tokenizer as command
 from bam_jax.data.tokenizers import tokenizer
 from bam_jax.data.tokenizers.training import SPECIAL, train_bpe, train_wordpiece
-from bam_jax.system.errors import UserError
 
 TALE = "it was the best of times, it was the worst of times, in 1984 and 1985, it was <eos> the age of wisdom. "
 
@@ -20,12 +19,10 @@ def words(seed):
     return [" ".join("".join(rng.choices("abcdeé1", k=rng.randint(1, 6))) for _ in range(300)) for _ in range(10)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "train", "name"), [("bpe", train_bpe, "bpe.json"), ("bert", train_wordpiece, "vocab.txt")]
-)
-def test_the_same_text_gives_the_same_file(tmp_path, capsys, kind, train, name):
+@pytest.mark.parametrize(("kind", "train"), [("bpe", train_bpe), ("bert", train_wordpiece)])
+def test_the_same_text_gives_the_same_file(tmp_path, capsys, kind, train):
     """In whatever order its documents come, and in another process, whose hashes of strings differ."""
-    texts, out = words(0), tmp_path / name
+    texts, out = words(0), tmp_path / {"bpe": "bpe.json", "bert": "vocab.txt"}[kind]
     (tmp_path / "text.jsonl").write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
     made = train(texts, 400)
     options = [f"--source={tmp_path}/text.jsonl", f"--kind={kind}", "--vocab=400", "--text-field=body", f"--out={out}"]
@@ -35,9 +32,8 @@ def test_the_same_text_gives_the_same_file(tmp_path, capsys, kind, train, name):
     else:
         line = [sys.executable, "-m", "bam_jax.data.train_tokenizer", *options]
         said = subprocess.run(line, check=True, capture_output=True, text=True).stdout
-    assert out.read_text() == made == train(texts[::-1], 400)
-    assert f"{name}: 400 ids, hash {tokenizer(f'{kind}:{out}').hash}; use it as --tokenizer={kind}:{out}" in said
-    assert made != train(words(1), 400)
+    assert out.read_text() == made == train(texts[::-1], 400) != train(words(1), 400)
+    assert f"{out}: 400 ids, hash {tokenizer(f'{kind}:{out}').hash}; use it as --tokenizer={kind}:{out}" in said
 
 
 def test_bpe_joins_what_stands_together_most_often(tmp_path):
@@ -45,8 +41,7 @@ def test_bpe_joins_what_stands_together_most_often(tmp_path):
     made = tokenizer(f"bpe:{tmp_path}")
     assert made.size == 270 and (made.eos, made.mask) == (0, 1)
     assert made.decode(made.encode(" was")[:1]) == " was" and len(made.encode(TALE)) < 0.8 * len(TALE)
-    ids = made.encode("In 1984")
-    assert ids[-4:].tolist() == [made.digits[digit] for digit in (1, 9, 8, 4)]
+    assert made.encode("In 1984")[-4:].tolist() == [made.digits[digit] for digit in (1, 9, 8, 4)]
     merges = json.loads((tmp_path / "tokenizer.json").read_text())["model"]["merges"]
     assert not any(set("0123456789") & set("".join(merge)) for merge in merges)
 
@@ -64,31 +59,8 @@ def test_wordpiece_is_a_vocabulary_of_bert(tmp_path):
     assert {"##a", "##9", "0"} <= set(pieces)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--vocab=257"], "give 258 or more"),
-        (["--vocab=400", "--out=there.json"], "there.json exists"),
-        (["--vocab=400", "--characters=0"], "must be more than 0"),
-        (["--vocab=400", "--source=.", "--out=vocab.txt"], "vocab.txt lies in the data source ., where it would be"),
-        (["--kind=bert", "--vocab=20"], "a vocabulary of 20 pieces has no room for the text's characters; give [0-9]+"),
-        (["--kind=brt", "--vocab=400"], "--kind=brt is unknown; did you mean 'bert'"),
-    ],
-)
-def test_what_is_refused(tmp_path, monkeypatch, arguments, says):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "there.json").write_text("precious")
-    (tmp_path / "text.txt").write_text(TALE)
-    with pytest.raises(UserError, match=says):
-        command.main(["--source=text.txt", "--out=bpe.json", *arguments])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt", "there.json"]
-    assert (tmp_path / "there.json").read_text() == "precious"
-
-
 def test_a_part_of_the_text_and_too_little_of_it(tmp_path, capsys):
-    lines = [json.dumps({"text": text}) for text in (TALE, "z z z z zz zz")]
-    (tmp_path / "text.jsonl").write_text("\n".join(lines))
-    arguments = [f"--source={tmp_path / 'text.jsonl'}", "--vocab=4096", f"--characters={len(TALE)}"]
-    command.main([*arguments, f"--out={tmp_path / 'new' / 'part.json'}"])
-    assert (tmp_path / "new" / "part.json").read_text() == train_bpe([TALE], 4096)
-    assert "instead of 4096" in capsys.readouterr().out
+    (tmp_path / "text.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in (TALE, "z z z z zz zz")))
+    out = tmp_path / "new" / "part.json"
+    command.main([f"--source={tmp_path / 'text.jsonl'}", "--vocab=4096", f"--characters={len(TALE)}", f"--out={out}"])
+    assert out.read_text() == train_bpe([TALE], 4096) and "instead of 4096" in capsys.readouterr().out
