@@ -11,11 +11,11 @@ from bam_jax.system import errors
 if __name__ == "__main__":
     errors.before_imports()
 
-import dataclasses
 import itertools
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -85,7 +85,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def count_documents(splits: Mapping[str, Documents]) -> str:
-    """Documents, tokens and quantiles of the lengths of each split, as a table."""
     rows = []
     for name, documents in splits.items():
         lengths = np.asarray(documents.lengths)
@@ -174,8 +173,7 @@ def overview(config: Config, tokenizer: Tokenizer, rows: int, path: Path | None)
         yield f"row {row}\n{show_row(batch, row, tokenizer)}"
 
 
-@dataclasses.dataclass(frozen=True)
-class PackingStatistics:
+class PackingStatistics(NamedTuple):
     """The rows that a packing makes of a corpus in an epoch."""
 
     rows: int
@@ -187,8 +185,8 @@ class PackingStatistics:
 def packing_statistics(lengths: np.ndarray, context: int) -> dict[str, PackingStatistics]:
     """The statistics of both packings, from the lengths of documents alone, end tokens included.
 
-    Concatenated documents are cut wherever a row ends: a document of n tokens by chance (n - 1) / context. First-fit is that of
-    all documents together; the loader's, group by group of a large corpus, has a row or two more a group.
+    Concatenation cuts a document of n tokens by chance (n - 1) / context. First-fit is that of all documents together; the loader
+    packs group by group of a large corpus, with a row or two more a group.
 
     >>> packing_statistics(np.array([5, 3, 3]), 4)["first_fit"]
     PackingStatistics(rows=2, filled=1.0, predicted=1.0, whole=1.0)

@@ -19,16 +19,14 @@ from bam_jax.system.parent import end_with_parent
 if TYPE_CHECKING:
     import grain
 
-STATE = "process_0-of-1.json"
-"""The iterator's file in a checkpoint, for any number of hosts. (Checkpoints of grain's own iterators have it too.)"""
+STATE = "process_0-of-1.json"  # the iterator's file in a checkpoint, for any number of hosts, as grain names it
 
 
 class Batches(Iterator[Batch]):
-    """Batch after batch of some rows; its state is the number of the next one, beside a checksum of what they are made of.
+    """Batch after batch of some rows; its state is the number of the next one and a checksum of the documents.
 
-    So it can be resumed exactly, on any number of hosts, with any number of worker processes. Worker processes are started by the
-    first batch and stopped by `close`, or when the state is set. `size` counts the rows of all hosts together; only the host that
-    `saves` writes the state.
+    So it can be resumed on any number of hosts and worker processes, which the first batch starts and `close`, or a new state,
+    stops. `size` counts the rows of all hosts together; only the host that `saves` writes the state.
     """
 
     def __init__(
@@ -71,12 +69,11 @@ class Batches(Iterator[Batch]):
         self._stop_workers()
         self._number = number
 
+    # orbax awaits these two, and then what they return.
     async def save(self, directory: Any) -> Awaitable[None]:
-        """Saves the state, as orbax asks; it is the same on all hosts, and one process writes it."""
         return self._write(directory, json.dumps(self.get_state()))
 
     async def load(self, directory: Any) -> Awaitable[None]:
-        """Sets the state to a saved one, as orbax asks."""
         return self._read(directory)
 
     def close(self) -> None:

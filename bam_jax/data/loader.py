@@ -13,9 +13,8 @@ from bam_jax.config.sections import SYNTHETIC, TRIPLET
 from bam_jax.data.iterator import Batches
 from bam_jax.data.packing.concat import Concatenated
 from bam_jax.data.packing.first_fit import FirstFit
-from bam_jax.data.packing.mixture import Mixture
 from bam_jax.data.packing.rows import Batch, RowSource, Shuffle
-from bam_jax.data.packing.task_rows import Masked, Planted, Synthetic, Triplets
+from bam_jax.data.packing.task_rows import Masked, Mixture, Planted, Synthetic, Triplets
 from bam_jax.data.prepared.documents import Begun, Documents, InMemory, open_documents, source_of
 from bam_jax.data.prepared.manifest import is_prepared, read_manifest
 from bam_jax.data.sources.source import is_fetched
@@ -38,18 +37,17 @@ def batches(
     Returns:
         An iterator of dictionaries of arrays, with B the host's rows and T the context:
         tokens [B, T] int32; targets [B, T] int32, the tokens that follow (or, with the task masked, those that
-        were there); weights [B, T] float32 of the targets in the loss; segment [B, T] int32 where a row holds
-        several documents that must not see each other, or pads: it numbers the documents from 1, pads are 0;
-        position [B, T] int32 where positions restart in every document.
-        With the task triplets instead query, positive, negative [B, T] int32, padded with 0, and query_length,
-        positive_length, negative_length [B] int32, tokens.
+        were there); weights [B, T] float32 of the targets in the loss; segment [B, T] int32 where documents of a row
+        must not see each other, or pads: documents from 1, pads 0; position [B, T] int32 where positions restart.
+        With the task triplets instead query, positive, negative [B, T] int32, padded with 0, and their lengths
+        query_length, positive_length, negative_length [B] int32.
     """
     if config.batch % hosts:
         raise UserError(f"config.batch={config.batch} must be a multiple of the {hosts} hosts")
     documents = _open_parts(config, tokenizer, split)
     for name, (_, part) in config.data.parts().items():
         opened = documents[name]
-        if split == "train" and isinstance(opened, InMemory):  # for a prepared folder `prepare` has reported it
+        if split == "train" and isinstance(opened, InMemory):  # `prepare` has reported it for a prepared folder
             if line := opened.out_of_vocabulary.line(part.source, tokenizer, "--config.data.tokenizer"):
                 log(line)
     return Batches(
@@ -78,9 +76,10 @@ def _checksum(documents: dict[str, Documents | None]) -> int:
 def _open_parts(config: Config, tokenizer: Tokenizer, split: str) -> dict[str, Documents | None]:
     """The documents of each part of a mixture; None of one that is made without text."""
     parts = {name: part for name, (_, part) in config.data.parts().items()}
-    read = {name: part for name, part in parts.items() if part.task not in SYNTHETIC}
     first: dict[str, tuple[str, DataConfig]] = {}
-    for name, part in read.items():
+    for name, part in parts.items():
+        if part.task in SYNTHETIC:
+            continue
         other, before = first.setdefault(part.source, (name, part))
         for key in ("holdout", "held_out_source"):
             mine, theirs = getattr(part, key), getattr(before, key)
@@ -89,7 +88,7 @@ def _open_parts(config: Config, tokenizer: Tokenizer, split: str) -> dict[str, D
                     f"config.data.mixture.{name}.{key}={shown(mine)}, and {shown(theirs)} of mixture.{other}, whose source is "
                     f"the same, {shown(part.source)}: one would be trained on what the other holds out; give both the same"
                 )
-    return {name: _open(part, tokenizer, split) if name in read else None for name, part in parts.items()}
+    return {name: None if part.task in SYNTHETIC else _open(part, tokenizer, split) for name, part in parts.items()}
 
 
 def _open(data: DataConfig, tokenizer: Tokenizer, split: str) -> Documents:
@@ -172,10 +171,7 @@ def held_out_hash(config: Config) -> str:
 
 
 def mask_texts(texts: np.ndarray, first: int, data: DataConfig, tokenizer: Tokenizer) -> Batch:
-    """Texts [texts, T] as rows of the task masked: tokens, targets and weights, [texts, T] each.
-
-    Which tokens are hidden depends on a text's number and on nothing else, so that all runs are asked the same.
-    """
+    """Texts [texts, T] as rows of the task masked; which tokens are hidden depends on a text's number alone."""
 
     class Texts:
         def take(self, numbers: np.ndarray) -> Batch:

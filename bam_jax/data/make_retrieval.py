@@ -2,10 +2,9 @@
 
     python -m bam_jax.data.make_retrieval --source=stdlib --vocab=2048 --out=corpora/inverse-cloze
 
-Training has texts.jsonl and triplets.jsonl; a fifth of that text gives held_out_triplets.jsonl instead of triplets to train on.
-Tests have corpus.jsonl, queries.jsonl and test_triplets.jsonl, of other documents. With --vocab the command also trains a
-tokenizer on the texts, bpe.json, and prepares each file of triplets with it, in a folder of its name. The same text and options
-give the same files.
+Training has texts.jsonl and triplets.jsonl; a fifth of that text gives held_out_triplets.jsonl instead. Tests have corpus.jsonl,
+queries.jsonl and test_triplets.jsonl, of other documents. With --vocab the command also trains a tokenizer on the texts,
+bpe.json, and prepares each file of triplets with it, in a folder of its name. The same text and options give the same files.
 """
 
 from bam_jax.system import errors, regular
@@ -38,14 +37,11 @@ def main(argv: Sequence[str]) -> None:
     add("--text-field", default="text", help="the field of a record that holds the text (text)")
     add("--out", type=files.local_path, required=True, help="the folder to make")
     add("--vocab", type=int, help="ids of a tokenizer to train and to prepare the triplets with (default: neither)")
-    for name, meaning in (
-        ("passage", "characters of a text in a triplet, at least"),
-        ("document", "characters of a document to be found, at least"),
-        ("questions", "sentences taken out of each, beside a title"),
-    ):
-        default = getattr(Sizes, name)
-        add(f"--{name}", type=int, default=default, help=f"{meaning} ({default})")
-    add("--test", type=float, default=Sizes.test, help=f"share of the text to test with ({Sizes.test})")
+    size = lambda name, text: add(f"--{name}", type=int, default=getattr(Sizes, name), help=f"{text} (%(default)s)")
+    size("passage", "characters of a text in a triplet, at least")
+    size("document", "characters of a document to be found, at least")
+    size("questions", "sentences taken out of each, beside a title")
+    add("--test", type=float, default=Sizes.test, help="share of the text to test with (%(default)s)")
     add("--seed", type=int, default=0, help="of the choice of documents and sentences (0)")
     given = parser.parse_args(argv)
     out = given.out

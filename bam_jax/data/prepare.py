@@ -71,7 +71,6 @@ def _require(options: argparse.Namespace, name: str) -> Any:
 
 
 def _tokenizer(options: argparse.Namespace) -> Tokenizer:
-    """The tokenizer that is given, or else the preset's."""
     if options.tokenizer is not None or options.preset is None:
         return tokenizer(_require(options, "tokenizer"))
     spec = find_corpus(options.preset, options.split).tokenizer
@@ -85,7 +84,6 @@ def _tokenizer(options: argparse.Namespace) -> Tokenizer:
 
 
 def _limits(options: argparse.Namespace) -> dict[str, Any]:
-    """The numbers of tokens and records: those given, or else the preset's."""
     limits: dict[str, Any] = {"holdout_tokens": 0, "holdout_records": 0, "max_tokens": None, "sample_records": None}
     if options.preset is not None:
         corpus = find_corpus(options.preset, options.split)

@@ -16,18 +16,15 @@ class Corpus:
 
     paper: str  # the paper and section that use it
     licence: str  # the terms under which its text is given, as its data set's card or its publisher states them
-    # the patterns of the files' names for each split ("train", "test"). The first pattern that any file matches
-    # holds; the patterns fit the folders of the hub, and the files alone
+    # patterns of the files' names for each split, those of the hub's folders first; the first that any file matches counts
     splits: Mapping[str, tuple[str, ...]]
     repository: str = ""  # its data set on the Hugging Face hub
     include: str = ""  # the pattern of the files to fetch from the repository
     fields: tuple[str, ...] = ("text",)  # the fields or columns of a record that hold its texts
-    # makes one text of a record, from the texts of its fields in their order. None: each field is a document, and the
-    # documents of a record stay together
+    # makes one text of the texts of a record's fields. None: each field is a document, and they stay together
     compose: Callable[..., str] | None = None
     format: str = BY_SUFFIX  # or a name in `FORMATS`, which cuts the lines of the files into documents
-    # makes the documents of a corpus without files, always the same and in the same order
-    make: Callable[[], Iterator[str]] | None = None
+    make: Callable[[], Iterator[str]] | None = None  # the documents of a corpus without files, in a fixed order
     tokenizer: str = "mistral"  # the paper's tokenizer; "bert" needs a path, which only the user knows
     holdout_tokens: int = 0
     max_tokens: int | None = None
@@ -47,8 +44,7 @@ _TITLE = re.compile(r"= [^=](.*[^=])? =")
 def articles(lines: Iterable[str]) -> Iterator[str]:
     """The articles; put together again they are the lines.
 
-    A title is a line ` = Title = ` after a blank line; a section's is ` = = Section = = `. A formula's line that looks like a
-    title has no blank line before it.
+    A title is a line ` = Title = ` after a blank line, which a formula's line has not; a section's is ` = = Section = = `.
 
     Source: Merity et al. 2016 and the files of WikiText-2 and WikiText-103.
 
@@ -71,57 +67,6 @@ def articles(lines: Iterable[str]) -> Iterator[str]:
 FORMATS: dict[str, Callable[[Iterable[str]], Iterator[str]]] = {"wikitext": articles}
 """Ways to cut lines of text into documents: from the lines of all files end to end, each with its newline."""
 
-FINEWEB_10BT = Corpus(
-    paper="BAM, section 3 and appendix C",
-    licence="ODC-By 1.0, and Common Crawl's terms of use",
-    repository="HuggingFaceFW/fineweb",
-    include="sample/10BT/*",
-    splits={"train": ("sample/10BT/*.parquet", "*.parquet")},
-    holdout_tokens=3_932_160,
-)
-FINEWEB_1B = dataclasses.replace(
-    FINEWEB_10BT,
-    paper="CABLE, section 4.1: a sample that perplexity is measured on",
-    tokenizer="gpt2",
-    holdout_tokens=0,
-    max_tokens=1_000_000_000,
-)
-FINEWEB_EDU_10BT = dataclasses.replace(
-    FINEWEB_10BT,
-    paper="CABLE, section 4.1",
-    repository="HuggingFaceFW/fineweb-edu",
-    tokenizer="gpt2",
-    holdout_tokens=100_000_000,
-)
-
-WIKIPEDIA = Corpus(
-    paper="BAM, appendix D.2: perplexity of long articles",
-    licence="CC BY-SA 3.0 and GFDL",
-    repository="wikimedia/wikipedia",
-    include="20231101.en/*",
-    splits={"train": ("20231101.en/*.parquet", "*.parquet")},
-)
-
-MS_MARCO = Corpus(  # triplets with mined hard negatives: a query, a passage that answers it, one that does not
-    paper="CABLE, section 5.5: mined hard negatives",
-    licence="none stated; Microsoft's terms of MS MARCO: non-commercial research only",
-    repository="sentence-transformers/msmarco-co-condenser-margin-mse-sym-mnrl-mean-v1",
-    include="triplet-hard/*",
-    splits={"train": ("triplet-hard/*.parquet", "*.parquet", "*.jsonl", "*.jsonl.gz", "*.jsonl.zst")},
-    fields=("query", "positive", "negative"),
-    tokenizer="bert",
-    holdout_records=1000,
-    sample_records=1_250_000,
-)
-
-STDLIB = Corpus(
-    paper="none: it is there without a download, for tests and toy models",
-    licence="PSF License Version 2",
-    splits={"train": ()},
-    make=passages,
-    tokenizer="char",
-)
-
 
 def _wikitext(number: str) -> Corpus:
     """WikiText-2 or WikiText-103: the parquet files of the hub, or the original files of either form."""
@@ -140,13 +85,56 @@ def _wikitext(number: str) -> Corpus:
     )
 
 
+FINEWEB = Corpus(
+    paper="BAM, section 3 and appendix C",
+    licence="ODC-By 1.0, and Common Crawl's terms of use",
+    repository="HuggingFaceFW/fineweb",
+    include="sample/10BT/*",
+    splits={"train": ("sample/10BT/*.parquet", "*.parquet")},
+    holdout_tokens=3_932_160,
+)
+
 CORPORA: dict[str, Corpus] = {
-    "fineweb-10bt": FINEWEB_10BT,
-    "fineweb-1b": FINEWEB_1B,
-    "fineweb-edu-10bt": FINEWEB_EDU_10BT,
-    "ms-marco": MS_MARCO,
-    "stdlib": STDLIB,
-    "wikipedia-en": WIKIPEDIA,
+    "fineweb-10bt": FINEWEB,
+    "fineweb-1b": dataclasses.replace(
+        FINEWEB,
+        paper="CABLE, section 4.1: a sample that perplexity is measured on",
+        tokenizer="gpt2",
+        holdout_tokens=0,
+        max_tokens=1_000_000_000,
+    ),
+    "fineweb-edu-10bt": dataclasses.replace(
+        FINEWEB,
+        paper="CABLE, section 4.1",
+        repository="HuggingFaceFW/fineweb-edu",
+        tokenizer="gpt2",
+        holdout_tokens=100_000_000,
+    ),
+    "ms-marco": Corpus(  # triplets with mined hard negatives: a query, a passage that answers it, one that does not
+        paper="CABLE, section 5.5: mined hard negatives",
+        licence="none stated; Microsoft's terms of MS MARCO: non-commercial research only",
+        repository="sentence-transformers/msmarco-co-condenser-margin-mse-sym-mnrl-mean-v1",
+        include="triplet-hard/*",
+        splits={"train": ("triplet-hard/*.parquet", "*.parquet", "*.jsonl", "*.jsonl.gz", "*.jsonl.zst")},
+        fields=("query", "positive", "negative"),
+        tokenizer="bert",
+        holdout_records=1000,
+        sample_records=1_250_000,
+    ),
+    "stdlib": Corpus(
+        paper="none: it is there without a download, for tests and toy models",
+        licence="PSF License Version 2",
+        splits={"train": ()},
+        make=passages,
+        tokenizer="char",
+    ),
+    "wikipedia-en": Corpus(
+        paper="BAM, appendix D.2: perplexity of long articles",
+        licence="CC BY-SA 3.0 and GFDL",
+        repository="wikimedia/wikipedia",
+        include="20231101.en/*",
+        splits={"train": ("20231101.en/*.parquet", "*.parquet")},
+    ),
     "wikitext-2": _wikitext("2"),
     "wikitext-103": _wikitext("103"),
 }

@@ -11,11 +11,7 @@ _UNREAD = {*"__pycache__ dist-packages idlelib lib2to3 pydoc_data site-packages 
 
 
 def passages() -> Iterator[str]:
-    """Python's help topics and each module's docstrings, every paragraph only where it first stands.
-
-    Topics repeat one another's sections, and modules the docstrings of their bases: a repeated paragraph could otherwise be
-    trained on and held out as well.
-    """
+    """Python's help topics and each module's docstrings, without repeated paragraphs: no text is trained on and held out."""
     seen: set[str] = set()
     for passage in _repeating_passages():
         new = []

@@ -74,10 +74,9 @@ def too_short(tokens: int, context: int) -> UserError:
 
 @dataclasses.dataclass(eq=False)
 class Concatenated(PackedRows):
-    """Rows of whole documents end to end, in a new order every epoch, cut where a row is full.
+    """Rows of whole documents end to end, in a new order every epoch; one that a row's end cuts goes on in the next row.
 
-    A document that a row's end cuts goes on in the next row. With `shift` 1 the last target of a row is the first
-    token of the next: an epoch has each token as a target once (but the first, and the last that fill no row).
+    With `shift` 1 the last target of a row is the first token of the next: each token of an epoch is a target once.
     """
 
     _: dataclasses.KW_ONLY
@@ -110,12 +109,10 @@ class Concatenated(PackedRows):
         here, there = slice(self.context), slice(self.shift, None)
         batch = {"tokens": tokens[:, here], "targets": tokens[:, there]}
         segment = slots[:, here] - slots[:, :1] + 1
-        predicted = (
-            slots[:, here] == slots[:, there] if self.document_mask and not self.across else np.ones(segment.shape)
-        )
-        batch |= {"weights": predicted.astype(np.float32)}
+        within = slots[:, here] == slots[:, there]
+        batch["weights"] = np.where(self.document_mask and not self.across, within, True).astype(np.float32)
         if self.document_mask:
-            batch |= {"segment": segment}
+            batch["segment"] = segment
         return batch | ({"position": restarted_positions(segment)} if self.restart else {})
 
     def _epoch(self, epoch: int) -> Stream:

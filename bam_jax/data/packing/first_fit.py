@@ -11,7 +11,7 @@ from bam_jax.system.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Bins:
-    """The bins that first-fit decreasing fills, told in runs of neighbouring bins that take equally many pieces."""
+    """The bins that first-fit decreasing fills, as runs of neighbouring bins that take equally many pieces."""
 
     count: int
     first: np.ndarray  # [runs] the first bin of each run, in the order in which pieces are given out, longest first
@@ -33,10 +33,7 @@ class _OpenRuns:
         self._first, self._bins, self._room = np.zeros((3, 0), np.int64)
 
     def take(self, length: int, count: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Gives pieces of one length to the first bins with room for them, and to new ones.
-
-        Returns runs that take some: the first bin, the number of bins, the pieces of each, all [runs].
-        """
+        """Puts pieces of one length into the first bins with room for them, and new ones; returns the columns of `Bins`."""
         most = self._room // length  # that each bin of a run can take
         given = np.cumsum(most * self._bins)
         filled = int(np.searchsorted(given, count, side="right"))  # runs of which each bin takes what it can
@@ -74,8 +71,8 @@ class _OpenRuns:
 def first_fit_decreasing(counts: np.ndarray) -> Bins:
     """Puts pieces into bins: the longest first, each into the first bin that has room for it, or else a new one.
 
-    `counts` [T + 1] says how many pieces have each length; T is the size of a bin. Pieces of one length fill bins with equal room
-    equally, so bins are handled in runs and the time depends on the size of a bin, not on the number of pieces.
+    `counts` [T + 1] are the pieces of each length; T is the size of a bin. Pieces of one length fill bins of equal room alike, so
+    bins are handled in runs, and the time depends on the size of a bin, not on the number of pieces.
 
     >>> first_fit_decreasing(np.array([0, 2, 0, 1, 0, 1])).of_pieces()  # lengths 5, 3, 1, 1
     array([0, 1, 1, 1])
@@ -104,13 +101,11 @@ class FirstFit(PackedRows):
     """Rows of documents that are whole where they can be: first-fit decreasing, group by group of the shuffle.
 
     A document longer than a row gives full rows, one after the other, and a rest; rests and short documents share
-    rows. Rows come in random order, but those that one document fills together, and so do the pieces of a row. What
-    no piece fills is padded with 0: weight 0, segment 0. With `shift` 1 a slot holds a token and the one that
-    follows it in its document: an epoch has each token of a document but the first as a target exactly once, and
-    no slot is lost where documents meet.
+    rows, in random order. Pads are 0, with weight 0 and segment 0. With `shift` 1 a slot has a token and the next one
+    of its document: each token but a document's first is a target once an epoch, and no slot is lost between documents.
 
-    The number of rows of a group follows from its lengths alone and holds for all epochs. So opening costs one
-    pass over the lengths, and resuming anywhere the plan of a group: about a second for a million documents.
+    The number of rows of a group follows from its lengths alone and is the same in all epochs. Opening costs one
+    pass over the lengths, and resuming the plan of a group: about a second for a million documents.
     """
 
     def __post_init__(self) -> None:

@@ -14,8 +14,7 @@ from bam_jax.system.errors import UserError
 class Shuffle:
     """Documents in groups of whole shards; the groups, and the documents of each, are shuffled anew every epoch.
 
-    The seed deals out the shards. Memory is that of a group of `size` documents, or one shard more; a corpus of one group is
-    shuffled as a whole. Groups hold the same documents in every epoch, so counts of a group hold for all epochs.
+    Memory is that of a group: `size` documents, or one shard more. Groups are the same in every epoch, and so are their counts.
     """
 
     def __init__(self, documents: Documents, seed: int, size: int) -> None:

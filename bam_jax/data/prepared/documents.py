@@ -24,7 +24,7 @@ class Documents(Protocol):
 
     lengths: np.ndarray  # tokens of each document, its end token included: [N] int32; read shard by shard
     shards: np.ndarray  # the number of each shard's first document, and N: [S + 1] int64
-    checksum: int  # the CRC-32 of all ids, or of the shards' own checksums: other documents have another
+    checksum: int  # the CRC-32 of all ids, or of the shards' own checksums
 
     def read(self, numbers: np.ndarray) -> list[np.ndarray]:
         """The ids of the documents of these numbers, [tokens] int32 each; numbers [documents] int64, in any order."""
@@ -50,10 +50,7 @@ class InMemory:
 
 
 class Begun:
-    """Documents that each begin with one more token.
-
-    It travels to other processes as the documents and the token, and counts there again.
-    """
+    """Documents that each begin with one more token; pickled as the documents and the token."""
 
     def __init__(self, documents: Documents, bos: int) -> None:
         self._documents = documents
@@ -101,7 +98,6 @@ def _read_split(data: DataConfig, split: str) -> list[str]:
 
 
 def _read_bounded(source: str, text_field: str) -> Iterator[str]:
-    """The texts of a source, refused once they are more than memory should hold."""
     room = IN_MEMORY
     for text in read_texts(source, text_field):
         room -= len(text) + _DOCUMENT

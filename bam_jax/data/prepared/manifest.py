@@ -1,7 +1,4 @@
-"""The manifest of a prepared folder: what its shards were made from, and the counts and checksums of each.
-
-What a manifest says may be anyone's: every field is held against its type before it is used.
-"""
+"""The manifest of a prepared folder: what its shards were made from, and the counts and checksums of each."""
 
 import dataclasses
 import os
@@ -16,8 +13,7 @@ from bam_jax.system import files, jsonl, typed_json
 from bam_jax.system.errors import UserError, shown
 from bam_jax.system.files import read_json, shortened
 
-FORMAT = "bam_jax.data.shards"
-"""It stands in every folder that was ever prepared, and stays whatever this module is called."""
+FORMAT = "bam_jax.data.shards"  # in every folder that was ever prepared: it stays, whatever this module is called
 VERSION = 1
 MANIFEST = "manifest.json"
 SPLITS = ("train", "held_out")
@@ -56,7 +52,7 @@ class _Tokenizer(TypedDict):
 class Manifest:
     """The contents of a prepared folder."""
 
-    # source, preset, hold-out and the like, checked where they are used; nothing of it may change while shards are made
+    # source, preset, hold-out and the like, checked where they are used; none may change while shards are made
     recipe: dict[str, Any]
     # consecutive documents are ("text",), or ("query", "positive", "negative"), repeatedly
     fields: Annotated[tuple[str, ...], Meta(min_length=1)]
@@ -73,7 +69,6 @@ class Manifest:
         return sum(shard.tokens for shard in self.shards[split])
 
     def write(self, folder: Path) -> None:
-        """Write it into the folder, all at once or not at all."""
         record = {"format": FORMAT, "version": VERSION} | dataclasses.asdict(self)
         files.write_atomically(folder / MANIFEST, jsonl.document(record, 1))
 
@@ -124,7 +119,6 @@ def shard_name(split: str, number: int) -> str:
 
 
 def _refuse_others(record: dict[str, Any], known: Collection[str], where: str) -> None:
-    """Refuses fields that a kind of record does not have: another version's, whose meaning is not known."""
     others = record.keys() - known
     if others:
         raise UserError(f"{where} has fields that are not known: {shortened(others)}; {_REMEDY} anew")

@@ -27,6 +27,7 @@ from bam_jax.system.files import shortened
 DOCUMENT_BYTES = 66  # of a document beside its ids: its chunk's header, its place in the index, its length
 
 _THRESHOLDS = ("threshold", "sample_threshold")  # the entries of a recipe that reading the source decides
+_ASKED = ("holdout_tokens", "max_tokens", "max_records", "holdout_records", "sample_records", "shard_tokens")
 _NOTHING_READ = {"records": 0, "empty": 0, "left_out": 0, "bytes": 0}
 
 
@@ -51,9 +52,8 @@ def prepare(folder: Path, request: PreparationRequest, fragments: list[Fragment]
     """Makes a prepared folder, or goes on with one that was begun with the same request.
 
     A section of the source gives a train shard and, if any of its documents is held out, one of these; the manifest is written
-    after each section, and says where the next begins. A record whose hash is below the threshold is held out until there is
-    enough, and left out after that: equal texts are never both trained on and held out. One whose hash is not below that of
-    the sample is left out.
+    after each section, with the place where the next begins. A record whose hash is below the threshold is held out until there
+    are enough, then left out: equal texts are never both trained on and held out.
     """
     manifest = _begin(folder, request, fragments)
     save_tokenizer(request.tokenizer, folder)  # so that the folder can be read where the tokenizer's files are not
@@ -125,12 +125,7 @@ def _begin(folder: Path, request: PreparationRequest, fragments: list[Fragment])
         "format": source.format,
         "errors": source.errors,
         "seed": request.seed,
-        "holdout_tokens": request.holdout_tokens,
-        "max_tokens": request.max_tokens,
-        "max_records": request.max_records,
-        "holdout_records": request.holdout_records,
-        "sample_records": request.sample_records,
-        "shard_tokens": request.shard_tokens,
+        **{name: getattr(request, name) for name in _ASKED},
     }
     begun = read_manifest(folder) if (folder / MANIFEST).exists() else None
     if begun is not None and any(begun.shards.values()):
@@ -160,13 +155,10 @@ def _begin(folder: Path, request: PreparationRequest, fragments: list[Fragment])
 
 def _check_begun(folder: Path, begun: Manifest, recipe: dict[str, Any], request: PreparationRequest) -> None:
     """Refuses to go on with a folder that was begun by another version, or with another request."""
-    for name, entries, wanted in (
-        ("recipe", begun.recipe, {*recipe, *_THRESHOLDS}),
-        ("counts", begun.counts, set(_NOTHING_READ)),
-    ):
-        if entries.keys() != wanted:
-            other = shortened(sorted(entries.keys() ^ wanted))
-            raise UserError(f"{folder} was begun by another version of bam_jax ({name}: {other}); give another --out")
+    for name, wanted in (("recipe", {*recipe, *_THRESHOLDS}), ("counts", set(_NOTHING_READ))):
+        if other := getattr(begun, name).keys() ^ wanted:
+            listed = shortened(sorted(other))
+            raise UserError(f"{folder} was begun by another version of bam_jax ({name}: {listed}); give another --out")
     for name in _THRESHOLDS:
         if type(begun.recipe[name]) is not int or not 0 <= begun.recipe[name] <= ALL_HASHES:
             raise UserError(f"{folder}: the field 'recipe.{name}' of its manifest is not a hash; give another --out")
@@ -175,9 +167,8 @@ def _check_begun(folder: Path, begun: Manifest, recipe: dict[str, Any], request:
         "--text-field": (",".join(begun.fields), ",".join(request.source.documents)),
         "the files of the source": (begun.recipe["parts_hash"], recipe["parts_hash"]),
     }
-    for name in recipe:
-        if name not in ("source", "preset", "parts", "parts_hash"):  # it may lie elsewhere, and be named otherwise
-            values[f"--{name.replace('_', '-')}"] = begun.recipe[name], recipe[name]
+    for name in ("format", "errors", "seed", *_ASKED):  # the source may lie elsewhere, and be named otherwise
+        values[f"--{name.replace('_', '-')}"] = begun.recipe[name], recipe[name]
     for what, (before, given) in values.items():
         if before != given:
             raise UserError(
@@ -187,7 +178,7 @@ def _check_begun(folder: Path, begun: Manifest, recipe: dict[str, Any], request:
 
 
 def _thresholds(request: PreparationRequest, fragments: list[Fragment], encoder: Encoder) -> tuple[int, int]:
-    """The hash below which a record is held out, and that from which on it is left out."""
+    """The hash below which a record is held out, and that from which on it is skipped."""
     if request.sample_records or request.holdout_records:
         return draw(fragments, encoder, request.holdout_records, request.sample_records)
     if not request.holdout_tokens:

@@ -1,7 +1,7 @@
 """What is read of a source beforehand: its size, which records are held out or drawn, what its tokenizer lacks.
 
-A record is held out if its hash is below one threshold, and skipped from another on. A hash decides, and not a place or a
-list: it is the same however often the command is killed, whatever the number of workers, and equal records are on the same side.
+A record is held out if its hash is below one threshold, and skipped from another on. A hash is the same however often the command
+is killed and whatever the number of workers, and equal records are on the same side.
 """
 
 import array
@@ -59,24 +59,20 @@ def estimate(fragments: list[Fragment], encoder: Encoder) -> SourceSize:
 
 
 def reserve(holdout: int, tokens: int) -> int:
-    """The hash below which a record is reserved for a hold-out of so many tokens.
-
-    Half as many again are reserved as are wanted: the estimate may be wrong, and documents differ in length.
-    """
+    """The hash below which a record is reserved for a hold-out of so many tokens."""
     if 3 * holdout > tokens:
         raise UserError(
             f"--holdout-tokens={holdout} is more than a third of the source's tokens (about {tokens}); "
             "give a smaller one, or more text"
         )
+    # Half as many again as are wanted: the estimate may be wrong, and documents differ in length.
     return math.ceil(1.5 * holdout / tokens * 2**64)
 
 
 def draw(fragments: list[Fragment], encoder: Encoder, held_out: int, train: int | None) -> tuple[int, int]:
-    """Draws the records to hold out and to train on from the whole of a source, which it reads for that.
+    """Reads a whole source and draws its records: those of the smallest hashes to hold out, those that follow to train on.
 
-    The records of the smallest hashes are held out, those that follow are trained on: a sample without replacement in
-    which each record is as likely as any other. Equal records have equal hashes, and are on the same side. Memory is
-    eight bytes for each record of the source, and the largest record.
+    Each record is as likely as any other. Memory is eight bytes for each record of the source, and the largest record.
     """
     collected = array.array("Q")  # eight bytes each, where a list of integers takes forty
     with console.progress(sum(fragment.size for fragment in fragments), unit="B", label="drawing") as bar:
@@ -111,13 +107,10 @@ class OutOfVocabulary(NamedTuple):
     sample: int  # characters
 
     def line(self, source: str, tokenizer: Tokenizer, option: str) -> str:
-        """A line about them; "" where they are few."""
         if self.share < REPORTED:
             return ""
-        found = (
-            f"of {self.sample:,} characters of {source}, {self.share:.0%} are unknown to the tokenizer {tokenizer.name!r}, "
-            f"which reads them all alike"
-        )
+        found = f"of {self.sample:,} characters of {source}, {self.share:.0%} are unknown to the tokenizer {tokenizer.name!r}"
+        found += ", which reads them all alike"
         if self.share > REFUSED:
             raise UserError(f"{found}; give {option}=byte, which knows every character")
         return f"{found} ({option}=byte knows every character)"
@@ -129,7 +122,6 @@ def count_in_texts(texts: Sequence[str], tokenizer: Tokenizer) -> OutOfVocabular
 
 
 def count_in_source(fragments: list[Fragment], tokenizer: Tokenizer) -> OutOfVocabulary:
-    """Counts at the beginning of a source."""
     batches = itertools.islice(batch_records(fragments, (0, 0)), SAMPLE // BATCH)
     return _count((text[:BATCH] for batch in batches for record in batch.records for text in record), tokenizer)
 

@@ -7,10 +7,12 @@ held_out-00000.array_record, held_out.lengths
 """
 
 import array
+import contextlib
 import functools
 import hashlib
 import os
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,10 +32,7 @@ _OPEN = 256  # shards that a reader keeps open; a process may open some 1,000 fi
 
 
 class Split:
-    """The documents of one split, in any order (the `Documents` of the loader).
-
-    It travels to other processes as its path; each opens the files for itself when it reads.
-    """
+    """The documents of one split (`Documents`). Pickled as its path; each process opens the files when it reads."""
 
     def __init__(self, folder: Path, manifest: Manifest, name: str) -> None:
         if manifest.next is not None:
@@ -48,9 +47,8 @@ class Split:
         self.checksum = zlib.crc32("".join(shard.sha256 for shard in shards).encode())
         lengths = lengths_path(folder, name)
         _check_size(lengths, 4 * int(self.shards[-1]))
-        # A file of no bytes cannot be mapped.
         self.lengths: np.ndarray = np.empty(0, np.int32)
-        if self.shards[-1]:
+        if self.shards[-1]:  # a file of no bytes cannot be mapped
             with open(lengths, "rb", opener=regular.opener) as mapped:
                 self.lengths = np.memmap(mapped, "<i4", mode="r")
         self._dtype = np.dtype(manifest.dtype)
@@ -69,7 +67,6 @@ class Split:
         return open_split, (self._folder, self._name)
 
     def read(self, numbers: np.ndarray) -> list[np.ndarray]:
-        """The ids of documents by their numbers, [tokens] int32 each; numbers in [0, N), in any order, repeated or not."""
         numbers = np.asarray(numbers, np.int64)
         owners = np.searchsorted(self.shards, numbers, side="right") - 1
         documents: list[np.ndarray] = [np.empty(0, np.int32)] * len(numbers)
@@ -103,7 +100,6 @@ def open_split(folder: str | os.PathLike, name: str) -> Split:
 
 
 def verify(folder: str | os.PathLike) -> None:
-    """See that every byte of every finished shard is the one that was written."""
     folder = Path(folder)
     manifest = read_manifest(folder)
     total = sum(shard.bytes for shards in manifest.shards.values() for shard in shards)
@@ -134,27 +130,23 @@ class ShardWriter:
         self._start = 4 * sum(shard.documents for shard in before)
         self._lengths = array.array("i")
         self._dtype = dtype
-        try:
+        with self._errors_named():
             self._writer = _array_record().ArrayRecordWriter(str(self._draft), _WRITER)
-        except RuntimeError as error:
-            raise self._write_error(error) from error
 
     @property
     def documents(self) -> int:
         return len(self._lengths)
 
     def append(self, ids: np.ndarray) -> None:
-        try:
+        with self._errors_named():
             self._writer.write(ids.astype(self._dtype).tobytes())
-        except RuntimeError as error:
-            raise self._write_error(error) from error
         self._lengths.append(len(ids))
         self.tokens += len(ids)
 
     def close(self) -> Shard:
         """Finish the shard and its lengths; both have reached the disk on return."""
         lengths = np.array(self._lengths, "<i4").tobytes()
-        try:
+        with self._errors_named():
             self._writer.close()
             # The bytes reach the disk before the name: after a power cut a shard under its name is whole. The manifest
             # is written after both, and alone says which shards there are.
@@ -169,8 +161,6 @@ class ShardWriter:
                 file.write(lengths)
                 file.flush()
                 os.fsync(file.fileno())
-        except (RuntimeError, OSError) as error:
-            raise self._write_error(error) from error
         return Shard(
             name=self._path.name,
             documents=self.documents,
@@ -180,9 +170,15 @@ class ShardWriter:
             lengths_sha256=hashlib.sha256(lengths).hexdigest(),
         )
 
-    def _write_error(self, error: Exception) -> UserError:
-        reason = " ".join(str(error).split())[:160]
-        return UserError(f"cannot write {self._path}: {reason}; make room, then run the same command again to go on")
+    @contextlib.contextmanager
+    def _errors_named(self) -> Iterator[None]:
+        try:
+            yield
+        except (RuntimeError, OSError) as error:
+            reason = " ".join(str(error).split())[:160]
+            raise UserError(
+                f"cannot write {self._path}: {reason}; make room, then run the same command again to go on"
+            ) from error
 
 
 def lengths_path(folder: Path, split: str) -> Path:

@@ -98,7 +98,6 @@ class Encoder:
         )
 
     def hash(self, record: Record) -> int:
-        """The hash of a record, below 2^64: that of its texts and the seed alone."""
         return self._hash(_to_bytes(record))
 
     def _hash(self, texts: list[bytes]) -> int:

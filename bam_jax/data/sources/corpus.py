@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from bam_jax.data.corpora.presets import CORPORA, Corpus
 from bam_jax.data.sources.source import MAX_BYTES, TFDS, Source
@@ -39,30 +40,19 @@ def find_corpus(name: str, split: str) -> Corpus:
 
 
 def open_corpus(
-    name: str,
-    split: str = "train",
-    *,
-    path: str | None = None,
-    fields: tuple[str, ...] | None = None,
-    format: str | None = None,
-    errors: str = "strict",
-    max_bytes: int = MAX_BYTES,
+    name: str, split: str = "train", *, errors: str = "strict", max_bytes: int = MAX_BYTES, **given: Any
 ) -> Source:
-    """The source of a corpus, whose files must be there."""
+    """The source of a corpus, whose files must be there; `given` are a path, fields and a format in place of its own."""
     corpus = find_corpus(name, split)
+    given = {field: value for field, value in given.items() if value is not None}
     if corpus.make is not None:
-        if path is not None or fields is not None or format is not None:
+        if given:
             raise UserError(f"{name} is read from no files; leave --source, --text-field and --format out")
         return Source(name, make=corpus.make)
-    source = Source(
-        path=f"corpora/{name}" if path is None else path,
-        fields=corpus.fields if fields is None else fields,
-        patterns=corpus.splits[split],
-        format=corpus.format if format is None else format,
-        errors=errors,
-        max_bytes=max_bytes,
-        compose=corpus.compose if fields is None else None,
-    )
+    own = {"path": f"corpora/{name}", "fields": corpus.fields, "format": corpus.format}
+    compose = None if "fields" in given else corpus.compose
+    patterns = corpus.splits[split]
+    source = Source(**own | given, patterns=patterns, errors=errors, max_bytes=max_bytes, compose=compose)
     try:
         found = source.path.startswith(TFDS) or bool(list_files(source.path, source.patterns))
     except UserError:  # no such folder; one that cannot be read is found where it is read
@@ -96,9 +86,8 @@ def read_texts(source: str, text_field: str = "text") -> Iterator[str]:
 def divide(texts: Iterable[str], holdout: float) -> tuple[list[str], list[str]]:
     """Divides documents into those to train on and those held out, at the very fraction of the characters.
 
-    Documents are held out in the order of their hashes while they fit; the tail of the next one fills the
-    rest (of a single document thus its end). A document that occurs twice counts once: it is never both
-    trained on and held out.
+    Documents are held out in the order of their hashes while they fit; the tail of the next one fills the rest.
+    A document that occurs twice counts once.
     """
     unique = list(dict.fromkeys(texts))
     room = round(holdout * sum(map(len, unique)))

@@ -7,10 +7,8 @@ from typing import Any
 from bam_jax.system.errors import UserError
 from bam_jax.system.files import shortened
 
-Record = tuple[str, ...]
-"""The text of a document, or texts that belong together: a query, a passage that answers it, one that does not."""
-Reading = Iterator[tuple[Record, int]]
-"""Records, each with the bytes of the fragment, as stored, that have been read when it comes."""
+Record = tuple[str, ...]  # the text of a document, or of a query, a passage that answers it, and one that does not
+Reading = Iterator[tuple[Record, int]]  # records, each with the bytes of the fragment, as stored, read so far
 
 
 @dataclasses.dataclass(frozen=True)

@@ -72,15 +72,13 @@ class Columns:
                         raise too_large(f"a page of group {group} of {self._file.path}", max_bytes)
 
     def _rows_at_a_time(self, group: int) -> int:
-        """The rows of a group that are decoded together, few enough that their texts have bounded bytes.
-
-        The stored bytes bound the texts, except where a dictionary holds a long text once: each row may be that one.
-        """
+        """The rows of a group that are decoded together, few enough that their texts have bounded bytes."""
         chunks, rows = self._chunks(group), max(self._metadata.row_group(group).num_rows, 1)
         stored = sum(chunk.total_uncompressed_size for chunk in chunks)
         if stored > rows * len(chunks) * (self._max_bytes + 2**10):  # a page's header takes a little
             raise too_large(f"each row of group {group} of {self._file.path}, on average,", self._max_bytes)
         longest = stored // rows
+        # A dictionary may hold a long text once, and each row may be that one.
         in_dictionary = any("DICTIONARY" in name for chunk in chunks for name in chunk.encodings)
         if _ROWS * stored > _BYTES and in_dictionary:
             from pyarrow import compute, types
@@ -111,8 +109,8 @@ class Columns:
 def inflated_sizes(raw: IO[bytes], start: int, stop: int) -> Iterator[int]:
     """Yields the bytes that each page of a column chunk inflates to: pyarrow inflates a page whole, whatever its size.
 
-    A page's header is a struct of Thrift's compact protocol. Its fields 2 and 3 are the bytes of the page as inflated and as
-    stored; it has no length of its own, so that all of its fields are walked over.
+    A page's header is a struct of Thrift's compact protocol, without a length; its fields 2 and 3 are the bytes of the page as
+    inflated and as stored.
 
     Source: the format's parquet.thrift, and thrift-compact-protocol.md of Apache Thrift.
     """
@@ -173,11 +171,10 @@ def _skipped(data: bytes, at: int, kind: int) -> int:
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     """A number of seven bits a byte, the lowest first, and the place after it."""
     value = shift = 0
-    while True:
+    while data[at] > 127:
         value |= (data[at] & 127) << shift
         shift, at = shift + 7, at + 1
-        if data[at - 1] < 128:
-            return value, at
+    return value | data[at] << shift, at + 1
 
 
 def _integer(data: bytes, at: int) -> tuple[int, int]:

@@ -1,8 +1,4 @@
-"""A source of text: a list of fragments, always in the same order, each read record by record.
-
-Memory is bounded by the largest record, whatever the size of the source, and how large a record may be is bounded as well.
-A page of a parquet file that inflates to more is refused by its header.
-"""
+"""A source of text: fragments in a fixed order, each read record by record. Memory and the size of a record are bounded."""
 
 import dataclasses
 import functools
@@ -19,8 +15,8 @@ from bam_jax.system import typed_json
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.files import File, is_remote, list_files, too_large
 
+# The contents of a file by its suffix: a document; a record a line; records in columns; WikiText's articles.
 SUFFIXES = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet", ".raw": "wikitext", ".tokens": "wikitext"}
-"""The contents of a file by its suffix: a document; a record a line; records in columns; WikiText's articles."""
 IN_FIELDS = ("jsonl", "parquet")  # contents whose records have fields
 ALL_FILES = ("*",)
 ERRORS = ("strict", "replace")
@@ -57,9 +53,10 @@ class Source:
         return self.fields if self.compose is None else ("+".join(self.fields),)
 
     def fragments(self) -> list[Fragment]:
-        if self.make is not None:
+        if self.make is not None:  # the size is that of the characters
             texts = list(self.make())
-            return [Fragment(self.path, sum(map(len, texts)), functools.partial(_read_made, texts))]
+            read = lambda: zip(((text,) for text in texts), itertools.accumulate(map(len, texts)), strict=True)
+            return [Fragment(self.path, sum(map(len, texts)), read)]
         if self.path.startswith(TFDS):
             found = tfds.fragments(self.path, self.fields, self.errors, self.max_bytes)
         else:
@@ -93,8 +90,8 @@ class Source:
                 in_lines.append(file)
         if in_lines:
             # One fragment of all: a document may begin in one file and end in the next.
-            read = functools.partial(_read_documents_in_lines, in_lines, self)
-            found.append(Fragment(" ".join(file.name for file in in_lines), sum(file.size for file in in_lines), read))
+            name, size = " ".join(file.name for file in in_lines), sum(file.size for file in in_lines)
+            found.append(Fragment(name, size, functools.partial(_read_documents_in_lines, in_lines, self)))
         return found
 
 
@@ -107,12 +104,6 @@ def hash_fragments(fragments: list[Fragment]) -> str:
     """Sixteen hex digits of the fragments' names and sizes: another source, or another version of it, has others."""
     listed = json.dumps([(fragment.name, fragment.size) for fragment in fragments])
     return hashlib.sha256(listed.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-def _read_made(texts: list[str]) -> Reading:
-    """Documents that a corpus makes; their size is that of their characters."""
-    for text, done in zip(texts, itertools.accumulate(map(len, texts)), strict=True):
-        yield (text,), done
 
 
 def _read_composed(fragment: Fragment, compose: Callable[..., str]) -> Reading:
@@ -142,16 +133,16 @@ _READ = {"text": _read_text, "jsonl": _read_jsonl}
 def _row_groups(file: File, source: Source) -> list[Fragment]:
     """A fragment for each row group: reading goes on at any of them without reading those before."""
     columns = Columns(file, source.fields, source.max_bytes)
+
+    def read(group: int, size: int, rows: int) -> Reading:
+        for number, texts in enumerate(columns.rows(group), 1):
+            where = f"{file.path} row {number} of group {group}"
+            yield tuple(decode(text, source.errors, where) for text in texts), size * number // rows
+
     return [
-        Fragment(f"{file.name}#{group}", size, functools.partial(_read_rows, file, source, columns, group, size, rows))
+        Fragment(f"{file.name}#{group}", size, functools.partial(read, group, size, rows))
         for group, (size, rows) in enumerate(columns.groups())
     ]
-
-
-def _read_rows(file: File, source: Source, columns: Columns, group: int, size: int, rows: int) -> Reading:
-    for number, texts in enumerate(columns.rows(group), 1):
-        where = f"{file.path} row {number} of group {group}"
-        yield tuple(decode(text, source.errors, where) for text in texts), size * number // rows
 
 
 def _read_documents_in_lines(files: list[File], source: Source) -> Reading:

@@ -15,10 +15,9 @@ _READ = 64  # at a time
 
 
 def fragments(path: str, fields: tuple[str, ...], errors: str, max_bytes: int) -> list[Fragment]:
-    """The fragments of a prepared dataset: ranges of its records.
+    """Ranges of the records of a prepared dataset, which is looked for where `tfds.load` would.
 
-    The path is tfds:NAME[:SPLIT], of the split "train" if none is given; NAME as tensorflow_datasets has it (wiki40b/en,
-    wiki40b/en:1.3.0), or huggingface:NAME. It is looked for where `tfds.load` would.
+    The path is tfds:NAME[:SPLIT] ("train"); NAME as tensorflow_datasets has it (wiki40b/en:1.3.0), or huggingface:NAME.
     """
     parsed = _PATH.fullmatch(path)
     if parsed is None:
@@ -41,34 +40,35 @@ def fragments(path: str, fields: tuple[str, ...], errors: str, max_bytes: int) -
                 f"{path} has no feature '{field}' (its features: {shortened(features)}); name another with --text-field"
             )
     info, total = builder.info.splits[split], len(source)
-    found = []
-    for start in range(0, total, _RECORDS):
-        stop = min(start + _RECORDS, total)
-        size = info.num_bytes * stop // total - info.num_bytes * start // total
-        read = functools.partial(_read, source, path, fields, errors, max_bytes, start, stop, size)
-        found.append(Fragment(f"{builder.info.full_name}:{split}[{start}:{stop}]", size, read))
-    return found
+    bytes_before = lambda number: info.num_bytes * number // total
 
-
-def _read(
-    source: Any, path: str, fields: tuple[str, ...], errors: str, max_bytes: int, start: int, stop: int, size: int
-) -> Reading:
-    for first in range(start, stop, _READ):
-        numbers = range(first, min(first + _READ, stop))
-        try:
-            records = source.__getitems__(list(numbers))
-        except RuntimeError as error:  # array_record's, of damaged bytes
-            raise UserError(f"cannot read {path}: {' '.join(str(error).split())[:200]}; prepare it again") from error
-        for number, record in zip(numbers, records, strict=True):
-            where = f"{path} record {number}"
-            texts = [record[field] for field in fields]
-            if not all(isinstance(text, bytes) for text in texts):
+    def read(start: int, stop: int) -> Reading:
+        for first in range(start, stop, _READ):
+            numbers = range(first, min(first + _READ, stop))
+            try:
+                records = source.__getitems__(list(numbers))
+            except RuntimeError as error:  # array_record's, of damaged bytes
                 raise UserError(
-                    f"{where} has a feature among {', '.join(fields)} that is not text; name another with --text-field"
-                )
-            if max(map(len, texts)) > max_bytes:
-                raise too_large(where, max_bytes)
-            yield tuple(decode(text, errors, where) for text in texts), size * (number + 1 - start) // (stop - start)
+                    f"cannot read {path}: {' '.join(str(error).split())[:200]}; prepare it again"
+                ) from error
+            for number, record in zip(numbers, records, strict=True):
+                where = f"{path} record {number}"
+                texts = [record[field] for field in fields]
+                if not all(isinstance(text, bytes) for text in texts):
+                    raise UserError(
+                        f"{where} has a feature among {', '.join(fields)} that is not text; name another with --text-field"
+                    )
+                if max(map(len, texts)) > max_bytes:
+                    raise too_large(where, max_bytes)
+                done = (bytes_before(stop) - bytes_before(start)) * (number + 1 - start) // (stop - start)
+                yield tuple(decode(text, errors, where) for text in texts), done
+
+    ranges = [(start, min(start + _RECORDS, total)) for start in range(0, total, _RECORDS)]
+    name = f"{builder.info.full_name}:{split}"
+    return [
+        Fragment(f"{name}[{a}:{b}]", bytes_before(b) - bytes_before(a), functools.partial(read, a, b))
+        for a, b in ranges
+    ]
 
 
 def _builder(path: str, parsed: re.Match[str]) -> Any:

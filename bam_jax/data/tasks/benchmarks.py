@@ -1,9 +1,8 @@
 """Benchmarks of questions: which tasks there are, by their names in the LM Evaluation Harness, and their local files.
 
-A folder holds each data set as its place on the Hugging Face hub does (`download`), or .jsonl files of the same records.
-Instead of a folder there are invented questions, for models too small for the real ones and for tests: sums, and passages of
-Python's documentation to go on with, which the toy models are trained on. Right and wrong answers are drawn alike, and so is
-their order: guessing finds one in four.
+A folder contains each data set as the Hugging Face hub has it (`download`), or .jsonl files of the same records. Small models
+and tests use invented questions instead: sums, and passages of Python's documentation, which the toy models are trained on.
+Right and wrong answers are drawn alike, and so is their order: guessing finds one in four.
 """
 
 import functools
@@ -74,7 +73,7 @@ longbench2_structured | graph            | graph_reasoning          | Knowledge 
 
 
 class _Kind(NamedTuple):
-    """A kind of questions of LongBench v2: its group, the harness's names of the task and its data, and the data's own."""
+    """The group of a kind of questions, the harness's names of its task and data, and the data's own."""
 
     group: str
     task: str
@@ -125,9 +124,6 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 """The fields of a record that are read, by data set."""
 
-_ALIASES = {"recursal/longbench-v2": LONGBENCH}
-"""A copy in another schema, which the harness names, and the authors' own."""
-
 
 def leaves(tasks: Sequence[str]) -> tuple[str, ...]:
     """The harness's tasks that some names stand for, each once."""
@@ -146,13 +142,12 @@ def count(tasks: Sequence[str], questions: int) -> int:
 
 def read(data: str, dataset: str, subset: str | None, split: str) -> list[Record]:
     """The records of one split of a data set, as the harness's task wants them."""
-    own = _ALIASES[dataset] if dataset in _ALIASES else dataset
+    own = LONGBENCH if dataset == "recursal/longbench-v2" else dataset  # the harness names a copy in another schema
     if data == INVENTED:
         rng, (make, count) = random.Random(f"{own} {subset} {split}"), _MAKE[own]
         return [make(rng) for _ in range(count)]
     folder = Path(data) / own
     if own == LONGBENCH:
-        assert subset is not None
         return _long_questions(_longbench(folder), subset)
     place = folder / (subset or "data")
     for pattern in (f"{split}-*.parquet", f"{split}.parquet", f"{split}.jsonl"):
@@ -206,10 +201,9 @@ def _read_file(path: Path) -> list[Any]:
         if not isinstance(listed, list):
             raise UserError(f"{path} is not a list of records; fetch it again")
         return listed
-    lines = enumerate((line for line, _ in file.read_lines(LARGEST)), 1)
     return [
         typed_json.parse(decode(line, "strict", file.path), f"{path} line {number}", strict=False)
-        for number, line in lines
+        for number, (line, _) in enumerate(file.read_lines(LARGEST), 1)
         if not line.isspace()
     ]
 
@@ -220,7 +214,7 @@ def _too_large(path: Path) -> UserError:
 
 @functools.lru_cache(maxsize=1)
 def _longbench(folder: Path) -> list[Record]:
-    """All 503 questions, read once: each of twenty tasks takes its own of them."""
+    """All 503 questions, read once for twenty tasks."""
     path = folder / "data.json"
     if not path.exists():
         raise _missing(str(path), LONGBENCH, folder)
@@ -231,7 +225,7 @@ def _longbench(folder: Path) -> list[Record]:
     return records
 
 
-def _long_questions(records: Sequence[Mapping[str, Any]], subset: str) -> list[Record]:
+def _long_questions(records: Sequence[Mapping[str, Any]], subset: str | None) -> list[Record]:
     (kind,) = [kind for kind in _KINDS if kind.subset == subset]
     questions = [
         {
@@ -255,7 +249,7 @@ def _addition(rng: random.Random) -> Record:
     answer = rng.randrange(4)
     # The right sum is as often the least of the four as the greatest.
     least = first + second - rng.randrange(4)
-    choices = [least + k for k in range(4)]
+    choices = [*range(least, least + 4)]
     rng.shuffle(choices)
     choices.remove(first + second)
     choices.insert(answer, first + second)
@@ -263,7 +257,6 @@ def _addition(rng: random.Random) -> Record:
 
 
 def _next_word(rng: random.Random) -> Record:
-    """The word that follows in a passage."""
     *before, right = _passage(rng, 8).split()
     choices: list[str] = []
     while len(choices) < 3:
@@ -281,17 +274,12 @@ def _next_word(rng: random.Random) -> Record:
 
 
 def _ending(rng: random.Random) -> Record:
-    """A passage with four endings."""
     words = _passage(rng, 20).split()
     endings = [_passage(rng, 8) for _ in range(4)]
     answer = rng.randrange(4)
     endings[answer] = " ".join(words[12:])
     context = {"ctx_a": " ".join(words[:8]), "ctx_b": " ".join(words[8:12])}
     return {"activity_label": "Documentation", **context, "endings": endings, "label": str(answer)}
-
-
-def _page(rng: random.Random) -> Record:
-    return {"page": _passage(rng, 200)}
 
 
 def _long_context(rng: random.Random) -> Record:
@@ -312,7 +300,7 @@ _MAKE: Mapping[str, tuple[Callable[[random.Random], Record], int]] = {
     "cais/mmlu": (_addition, RECORDS),
     "allenai/ai2_arc": (_next_word, RECORDS),
     "Rowan/hellaswag": (_ending, RECORDS),
-    "EleutherAI/wikitext_document_level": (_page, 8),
+    "EleutherAI/wikitext_document_level": (lambda rng: {"page": _passage(rng, 200)}, 8),
     LONGBENCH: (_long_context, RECORDS),
 }
 """The function that makes a record, and the records of every split of every subset, by data set."""

@@ -1,13 +1,11 @@
 """A retrieval problem made of any text: a sentence that was taken out of a document asks for that document.
 
-Documents are divided into those to train on and those to test with. Of the first come short triplets; of the others long
-documents, whose queries stood anywhere in them: most answers lie far behind the tokens that training has seen at once.
+Short triplets come from the documents to train on. The documents to test with are long, and their queries stood anywhere in
+them, mostly far behind the tokens that training has seen at once. Triplets are held out with their documents, since the text
+around a sentence is the query or the positive of its neighbours.
 
-Triplets are held out with their documents. What stands around a sentence is the query or the positive of its neighbours, so a
-triplet that is held out alone has been learned with them.
-
-A pool of all rows sees every token whatever attention reaches. So the problem does not ask whether attention finds a far
-token, but whether the rows of a long text are still worth averaging: it measures robustness to length.
+A pool of all rows sees every token whatever attention reaches. So the problem measures robustness to length: whether the rows of
+a long text are still worth averaging.
 
 Source: the inverse cloze task, Lee et al. 2019.
 """
@@ -24,9 +22,8 @@ import numpy as np
 
 from bam_jax.system.errors import UserError
 
+# Characters of a sentence that may be a query, and its words at least: shorter ones ask for nothing in particular.
 SHORTEST, LONGEST, WORDS = 40, 200, 6
-"""Characters of a sentence that may be a query, and its words at least: shorter ones ask for nothing in particular."""
-
 HELD_OUT = 0.2  # the share of the characters to train on of which no triplet is trained on
 
 Records = list[dict[str, Any]]
@@ -54,16 +51,14 @@ class Sizes:
 
 @dataclasses.dataclass(frozen=True)
 class InverseCloze:
-    """The problem as records."""
+    """The problem as records; `corpus` and `queries` in MLDR's columns."""
 
     texts: Records  # {"text"} of the documents to train on, for a tokenizer and for masked language modelling
     triplets: Records  # {"query", "positive", "negative"} of most of the same documents
     held_out_triplets: Records  # of the rest of them, by which choices are made
     test_triplets: Records  # of the documents to test with
-    corpus: Records  # {"docid", "text"} of the others, as MLDR has it
-    # {"query_id", "query", "positive_passages": [{"docid", "text"}]} as MLDR has it, with "kind" (title or sentence)
-    # and "character", the place in the document where the sentence stood
-    queries: Records
+    corpus: Records  # of the others
+    queries: Records  # with "kind" (title or sentence) and "character", the place where the sentence stood
 
     def files(self) -> Iterator[tuple[str, str]]:
         """The name of each file and its contents, the queries last."""
@@ -73,11 +68,7 @@ class InverseCloze:
 
 
 def make(texts: Iterable[str], sizes: Sizes, *, seed: int) -> InverseCloze:
-    """Makes the problem; equal texts, sizes and seeds give equal records.
-
-    A text that occurs twice counts once. A sentence that occurs twice, in whatever texts, is no query: it would ask for
-    several documents, or stand in what was trained on.
-    """
+    """Makes the problem; equal texts, sizes and seeds give equal records. A text that occurs twice counts once."""
     unique = [cut_sentences(text) for text in dict.fromkeys(texts)]
     counts = Counter(_key(sentence) for sentences in unique for sentence in sentences)
     trained, tested = _divide([sentences for sentences in unique if sentences], sizes.test, seed)
@@ -111,16 +102,15 @@ def _key(sentence: str) -> str:
 def _is_question(sentence: str, counts: Counter[str]) -> bool:
     key = _key(sentence)
     words = [word for word in key.split() if word.isalpha()]
+    # A sentence that occurs twice would ask for several documents, or stand in what was trained on.
     return SHORTEST <= len(sentence) <= LONGEST and len(words) >= WORDS and counts[key] == 1
 
 
 def _divide(texts: Sequence[list[str]], share: float, seed: int) -> tuple[list[list[str]], list[list[str]]]:
-    """Texts to train on, and some others, two at least, which have a share of the characters; each in the order of the source.
-
-    Texts are drawn by their hashes: what is added to a source moves none of the others from one side to the other.
-    """
+    """Texts to train on, and some others, two at least, which have a share of the characters; each in the order of the source."""
     size = lambda sentences: sum(map(len, sentences))
     room = share * sum(map(size, texts))
+    # By hash: what is added to a source moves none of the others from one side to the other.
     rank = lambda number: hashlib.sha256(f"{seed}\0{' '.join(texts[number])}".encode("utf-8", "replace")).digest()
     tested = set[int]()
     for number in sorted(range(len(texts)), key=rank):
@@ -169,7 +159,6 @@ def _around(sentences: Sequence[str], place: int, size: int, rng: np.random.Gene
 def _test(
     texts: Sequence[list[str]], counts: Counter[str], sizes: Sizes, rng: np.random.Generator
 ) -> tuple[Records, Records]:
-    """Long documents without the sentences that ask for them, and these."""
     corpus: Records = []
     queries: Records = []
     for number, sentences in enumerate(_long_documents(texts, sizes.document)):
@@ -192,10 +181,7 @@ def _test(
 
 
 def _long_documents(texts: Sequence[list[str]], size: int) -> Iterator[list[str]]:
-    """Sentences of `size` characters or more: long texts are divided, short ones follow one another.
-
-    What is left at the end is too short, and is left out: every document is as long as the longest length that is asked for.
-    """
+    """Sentences of `size` characters or more: long texts are divided, short ones follow one another, a short rest is left out."""
     sentences, length = list[str](), 0
     for text in texts:
         for sentence in text:

@@ -1,8 +1,7 @@
 """Passkeys: keys planted in text to train on, and the prompts that ask for one.
 
-Source: Bayesian Attention Mechanism, passkey retrieval, after Mohtashami & Jaggi 2023. The toy form (a key
-is KEY d d d d d END) is ours: what the paper's models learn from much text, a small one learns from planted
-keys.
+Source: Bayesian Attention Mechanism, passkey retrieval, after Mohtashami & Jaggi 2023. The toy form, KEY d d d d d END, is
+ours: small models learn it from planted keys.
 """
 
 from collections.abc import Sequence
@@ -71,10 +70,7 @@ def plant(
 def prompt(
     text: np.ndarray, length: int, depth: float, digits: Sequence[int], tokenizer: CharTokenizer
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The toy prompt: text, repeated where it is short, with one key written over it, and KEY as its last token.
-
-    Returns tokens [length] int32, and the answer [5] int32 that should follow.
-    """
+    """The toy prompt [length] int32: text, repeated where it is short, with one key and a final KEY; and the answer [5] int32."""
     room = length - KEY_LENGTH - 1
     if room < 0:
         raise UserError(f"length {length} is shorter than the passkey prompt; give {KEY_LENGTH + 1} or more")

@@ -1,12 +1,10 @@
 """RULER's eight needle-in-a-haystack tasks: magic numbers or UUIDs hidden in a text, asked for at its end.
 
-A sample has the words, depths and sizes of RULER's own generator, which draws its samples one after another; here each has
-random numbers of its own, drawn in the same order. Three things are otherwise:
+A sample has the words, depths and sizes of RULER's own generator. Four things differ:
 
-- Below RULER's smallest haystack (500 words of essays; 5 sentences, from 4096 tokens on 25) haystacks get smaller still, down
-  to one word or sentence.
-- A sample that chance made longer than its length loses words or sentences one by one until it fits. RULER takes away 500
-  words or 25 sentences at once, which leaves little of a short haystack.
+- Each sample has random numbers of its own.
+- Haystacks below RULER's smallest (500 words, or 5 or 25 sentences) get smaller still, down to one word or sentence.
+- A sample that chance made too long loses words or sentences one by one, not 500 or 25 at once.
 - Essays are the user's, and they are divided into sentences by punctuation instead of NLTK's model.
 
 Source: Hsieh et al. 2024, and NVIDIA's code (scripts/data/synthetic).
@@ -42,10 +40,7 @@ SINGULAR = {"some": "A", "are": "is", "which": "is"}
 PLURAL = {"some": "Some", "are": "are", "which": "are all"}
 
 GENERATED = 128  # tokens that a model may write; they count towards the length
-
-DEPTHS = tuple(round(100 * n / 39) for n in range(40))
-"""The places in essays where a needle may stand, per cent of their sentences."""
-
+DEPTHS = tuple(round(100 * n / 39) for n in range(40))  # of a needle in essays, per cent of their sentences
 MOST = 2**20  # words of essays that are read at most; where a haystack is longer, they are repeated
 
 _SENTENCE = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]["')\]])) (?![a-z])""")
@@ -112,10 +107,7 @@ def essays(source: str = STDLIB) -> Essays:
 
 
 class Sampler:
-    """The samples of a tokenizer, of essays and of a seed: a pure function of task, length and number.
-
-    A haystack has as many words or sentences as fit into the length, which counts the 128 tokens that are written as well.
-    """
+    """The samples of a tokenizer, essays and a seed: a pure function of task, length (with the 128 tokens written) and number."""
 
     def __init__(self, tokenizer: Tokenizer, text: Essays, seed: int):
         probe = NEEDLE.format(values="numbers", key="Wary-MP", value="0123456789") + "\n" + FILLER
@@ -170,10 +162,8 @@ def _too_short(task: str, length: int, least: int) -> UserError:
 def _fill(task: Task, size: int, rng: random.Random, text: Essays, seed: int) -> tuple[str, tuple[str, ...]]:
     """The prompt with a haystack of a size, and the answers."""
     needle = lambda key, value: NEEDLE.format(values=task.value, key=key, value=value)
-    hidden: list[tuple[str, list[str]]] = []
-    for _ in range(task.keys):
-        key = _DRAW[task.key](rng)
-        hidden.append((key, [_DRAW[task.value](rng) for _ in range(task.values)]))
+    draw_key, draw_value = _DRAW[task.key], _DRAW[task.value]
+    hidden = [(draw_key(rng), [draw_value(rng) for _ in range(task.values)]) for _ in range(task.keys)]
     needles = [needle(key, value) for key, values in hidden for value in values]
     random.Random(seed).shuffle(needles)
 
@@ -182,7 +172,7 @@ def _fill(task: Task, size: int, rng: random.Random, text: Essays, seed: int) ->
     else:
         lines = [FILLER] * size
         if task.haystack == "needle":
-            lines = [needle(_DRAW[task.key](rng), _DRAW[task.value](rng)) for _ in range(size)]
+            lines = [needle(draw_key(rng), draw_value(rng)) for _ in range(size)]
         places = sorted(rng.sample(range(size), len(needles)), reverse=True)
         for place, line in zip(places, needles, strict=True):
             lines.insert(place, line)

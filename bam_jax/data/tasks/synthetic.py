@@ -1,8 +1,7 @@
 """Synthetic tasks: rows of symbols that end with questions, whose answers stand further up among fillers.
 
-A row holds as many items (pairs of key and value, or symbols to copy) at any length: only the distance to the answers grows.
-Fillers are independent of the answers, but each is the successor of the one before the last. From them a model learns to look
-at the token before, without which it cannot tell what follows a key.
+A row has as many items (pairs of key and value, or symbols to copy) at any length: only the distance to the answers grows.
+Each filler is the successor of the one before the last. From them a model learns to attend to the previous token.
 """
 
 import abc
@@ -14,13 +13,10 @@ import numpy as np
 from bam_jax.system.errors import UserError
 
 SHARE = 4  # a row of the training context is items by one part in so many, fillers for the rest
-
 FILLERS = 8  # symbols that stand between items
-
 FILLER_WEIGHT = 0.2  # loss weight of a filler that can be foretold; an answer has 1
 
-TRAINING, HELD_OUT, ASKED = range(3)
-"""Streams of random numbers, no two alike: of the rows of training, of its held-out ones, of those of an evaluation."""
+TRAINING, HELD_OUT, ASKED = range(3)  # streams of random numbers: of training, its held-out rows, an evaluation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +42,7 @@ class Alphabet:
 class SyntheticTask(abc.ABC):
     """A task whose rows are made, each a pure function of seed, stream, length and number.
 
-    A task is a subclass, a member of `KINDS`, and a name in `SYNTHETIC` of `bam_jax.config.sections`. A part of each row of
-    `context` tokens is items (`SHARE`), the same number of them at any length.
+    A task is a subclass, a member of `KINDS`, and a name in `SYNTHETIC` of `bam_jax.config.sections`.
     """
 
     name: ClassVar[str]
@@ -109,11 +104,6 @@ class SyntheticTask(abc.ABC):
         return self.draw(np.random.default_rng(sequence), length + 1)
 
 
-def draw_different(rng: np.random.Generator, symbols: range, count: int) -> np.ndarray:
-    """Symbols of which no two are the same, in random order, [count]."""
-    return symbols.start + rng.choice(len(symbols), count, replace=False)
-
-
 def scatter(rng: np.random.Generator, pieces: np.ndarray, alphabet: Alphabet, length: int) -> np.ndarray:
     """Two interleaved counters of fillers [length] int32, with pieces [pieces, width] written over them in their order."""
     count, width = pieces.shape
@@ -127,10 +117,9 @@ def scatter(rng: np.random.Generator, pieces: np.ndarray, alphabet: Alphabet, le
 
 
 class Copy(SyntheticTask):
-    """A marker and a string among fillers, then the marker again and the string once more, all of whose symbols are answers.
+    """A marker and a string of different symbols among fillers, then both once more; the symbols are answers.
 
-    Its symbols are all different, so that each determines the next. Source: the task of Jelassi et al. 2024 (Repeat after me,
-    arXiv 2402.01032); there the string fills the row.
+    Source: Jelassi et al. 2024 (Repeat after me, arXiv 2402.01032); there the string fills the row.
     """
 
     name = "copy"
@@ -148,7 +137,7 @@ class Copy(SyntheticTask):
         return np.arange(-self.items, 0)
 
     def draw(self, rng: np.random.Generator, length: int) -> np.ndarray:
-        string = draw_different(rng, self.symbols(), self.items)
+        string = rng.choice(len(self.symbols()), self.items, replace=False)
         marked = np.concatenate([[self.alphabet.marker], string])
         before = scatter(rng, marked[None], self.alphabet, length - len(marked))
         return np.concatenate([before, marked], dtype=np.int32)
@@ -157,8 +146,7 @@ class Copy(SyntheticTask):
 class Recall(SyntheticTask):
     """Pairs of key and value at random places, and every key again at the end, in another order, each before its value.
 
-    Source: Arora et al. 2023 (Zoology, arXiv 2312.04927). There the queries are strewn over the row; here they stand at its end,
-    so that the length of a row is the distance to the pairs.
+    Source: Arora et al. 2023 (Zoology, arXiv 2312.04927); there the queries are strewn over the row.
     """
 
     writes: ClassVar[int] = 1  # times that each key is written, each time with a value of its own; the last one counts
@@ -177,7 +165,7 @@ class Recall(SyntheticTask):
         return np.arange(-2 * self.items, 0)[1::2]
 
     def draw(self, rng: np.random.Generator, length: int) -> np.ndarray:
-        keys = draw_different(rng, self.alphabet.keys, self.items)
+        keys = self.alphabet.keys.start + rng.choice(len(self.alphabet.keys), self.items, replace=False)
         writes = rng.permutation(np.repeat(np.arange(self.items), self.writes))
         values = rng.integers(self.alphabet.values.start, self.alphabet.values.stop, len(writes), dtype=np.int32)
         last = np.empty_like(keys)

@@ -28,10 +28,7 @@ def save_tokenizer(made: Tokenizer, run: str | os.PathLike) -> None:
 
 
 def find_tokenizer(spec: str, sources: Iterable[str]) -> Tokenizer:
-    """The tokenizer that a configuration names, from the copy in the first of its prepared folders, if one is prepared.
-
-    A folder that was prepared with gpt2:FOLDER thus serves configurations that name gpt2, wherever FOLDER is now.
-    """
+    """The tokenizer that a configuration names, from the copy in its first prepared folder: gpt2 of gpt2:FOLDER, for example."""
     prepared = next((source for source in sources if (Path(source) / FOLDER / IDENTITY).is_file()), None)
     return tokenizer(spec) if prepared is None else load_tokenizer(prepared, spec)
 

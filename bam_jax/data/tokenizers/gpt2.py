@@ -17,8 +17,7 @@ from bam_jax.system.files import read_small
 FILES = ("vocab.bpe", "encoder.json")
 SOURCE = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
 END = "<|endoftext|>"
-MULTIPLE = 128
-"""The vocabulary of a model is a multiple of this: 50,304 entries for 50,257 ids (CABLE's, after nanoGPT)."""
+MULTIPLE = 128  # of a model's vocabulary: 50,304 entries for 50,257 ids (CABLE's, after nanoGPT)
 
 
 class GPT2Tokenizer(Tokenizer):
@@ -47,16 +46,14 @@ class GPT2Tokenizer(Tokenizer):
 
     @property
     def padded(self) -> int:
-        """The size rounded up to a multiple of 128, which matrix units like."""
         return -(-self.size // MULTIPLE) * MULTIPLE
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a text, [tokens] int32; the name of the end token in a text is text."""
+        # The name of the end token in a text is text.
         return self._encoding.encode_to_numpy(encodable(text), disallowed_special=()).astype(np.int32)
 
     def decode(self, ids: np.ndarray) -> str:
-        """The text of ids; what is not text, the end of a document and a model's padding, is nothing."""
-        ids = np.asarray(ids)
+        ids = np.asarray(ids)  # those of the end and of a model's padding are no text
         return self._encoding.decode(ids[ids < self.eos].tolist())
 
 
@@ -83,22 +80,21 @@ def _ranks(merges: bytes, encoder: bytes, files: dict[str, Path]) -> tuple[dict[
     try:
         ids: dict[str, int] = typed_json.parse(encoder, str(files[FILES[1]]))
         eos = ids.pop(END)
-        pieces = list(map(str.split, merges.decode().split("\n")[1:-1]))  # the first line says the version
+        pairs = [line.split() for line in merges.decode().split("\n")[1:-1]]  # the first line is the version
         ranks = {bytes(byte_of[symbol] for symbol in piece): number for piece, number in ids.items()}
-        first = len(byte_of)
-        fits = all(ids[left + right] == first + rank for rank, (left, right) in enumerate(pieces))
-        fits &= sorted(ranks.values()) == list(range(len(ranks))) and all(
-            type(number) is int for number in ids.values()
-        )
+        fits = all(ids[left + right] == 256 + rank for rank, (left, right) in enumerate(pairs))
+        fits &= sorted(ranks.values()) == [*range(256 + len(pairs))] and {type(number) for number in ids.values()} == {
+            int
+        }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())[:160]
         raise UserError(
             f"{files[FILES[0]]} and {files[FILES[1]]} are not GPT-2's vocabulary ({type(error).__name__}: {reason}); "
             f"download both again from {SOURCE}"
         ) from error
-    if not fits or len(ranks) != first + len(pieces) or eos != len(ranks):
+    if not fits or eos != len(ranks):
         raise UserError(
-            f"{files[FILES[0]]} and {files[FILES[1]]} do not belong together: {len(pieces)} merges and 256 bytes, "
+            f"{files[FILES[0]]} and {files[FILES[1]]} do not belong together: {len(pairs)} merges and 256 bytes, "
             f"but {len(ranks)} pieces or in another order; download both again from {SOURCE}"
         )
     return ranks, eos

@@ -15,24 +15,17 @@ from bam_jax.system.errors import UserError
 
 
 class Tokenizer(abc.ABC):
-    """Text to token ids and back.
-
-    It is pickled as its name, its path and its hash, and made again from these in the other process.
-    """
+    """Text to token ids and back. It is pickled as its name, path and hash, and made again from these."""
 
     name: str
-    path: str = ""
-    """The file or folder that it was made from; "" for one that comes with the code."""
-    files: Mapping[str, Path] = {}
-    """The files of its vocabulary, by the names under which a folder of them makes it again."""
+    path: str = ""  # the file or folder that it was made from; "" for one that comes with the code
+    files: Mapping[str, Path] = {}  # of its vocabulary, by the names under which a folder of them makes it again
     size: int  # number of ids: all that `encode` gives, and the special ones, are below it
     digits: tuple[int, ...]  # the ids of the ten digits, 0 first
     bos: int | None = None  # the id that can begin a document; None: there is none
     eos: int | None = None  # the id that ends a document; None: documents end without one
-    mask: int | None = None
-    """The id that stands for a token to be predicted (masked language models); None: there is none."""
-    special: tuple[int, ...] = ()
-    """Ids that no text has, in ascending order: eos and mask, and others such as pads."""
+    mask: int | None = None  # the id that stands for a token to be predicted; None: there is none
+    special: tuple[int, ...] = ()  # ids that no text has, in ascending order: eos, mask, and others such as pads
     hash: str  # sixteen hex digits of the vocabulary's SHA-256
 
     @property
@@ -76,7 +69,7 @@ class Tokenizer(abc.ABC):
         """The text of ids, [tokens]."""
 
     def identity(self) -> dict[str, str | int | None]:
-        """The identity that travels with everything made with it: spec, name, hash, size and eos, as JSON values."""
+        """The identity that travels with everything made with it, as JSON values."""
         return {"spec": self.spec, "name": self.name, "hash": self.hash, "size": self.size, "eos": self.eos}
 
     def check(self, wanted: str, owner: str) -> Self:
@@ -125,9 +118,7 @@ def encodable(text: str) -> str:
 
 
 class CharTokenizer(Tokenizer):
-    """73 symbols: lower-case letters, punctuation, space, newline, "other", ten digits, KEY and END.
-
-    A text's digits become "other", so that digits stand in keys only.
+    """73 symbols: lower-case letters, punctuation, space, newline, "other" (also for digits in a text), ten digits, KEY and END.
 
     >>> tokenizer = CharTokenizer()
     >>> tokenizer.decode(tokenizer.encode("On 5 May"))
@@ -151,8 +142,7 @@ class CharTokenizer(Tokenizer):
         self._other = other
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a text, [characters of its lower case] int32."""
-        # surrogatepass: a Python string may hold what UTF-8 cannot; that is "other" like any foreign letter.
+        # surrogatepass: a Python string may contain what UTF-8 cannot; that is "other" like any foreign letter.
         points = np.frombuffer(text.lower().encode("utf-32-le", "surrogatepass"), np.uint32)
         return np.where(points < 128, self._ids[np.minimum(points, 127)], np.int32(self._other))
 
@@ -169,12 +159,10 @@ class CharTokenizer(Tokenizer):
         return np.concatenate(ids).astype(np.int32) if ids else np.zeros(0, np.int32)
 
     def out_of_vocabulary(self, text: str) -> str:
-        """See `Tokenizer`: all but ASCII's lower-case letters, digits, punctuation, space and newline."""
         found = [letter for letter in dict.fromkeys(text.lower()) if letter not in string.digits]
         return "".join(letter for letter in found if self.encode(letter)[0] == self._other)
 
     def decode(self, ids: np.ndarray) -> str:
-        """The text of ids; "other" is the replacement character, KEY and END are bracketed."""
         return "".join(self._symbols[ids])
 
 
@@ -190,10 +178,8 @@ class ByteTokenizer(Tokenizer):
     hash = digest(b"byte+eos")
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a text, [bytes] int32."""
         return np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8).astype(np.int32)
 
     def decode(self, ids: np.ndarray) -> str:
-        """The text of ids; the end of a document is nothing, bytes that are not UTF-8 are replaced."""
         ids = np.asarray(ids)
         return ids[ids < 256].astype(np.uint8).tobytes().decode("utf-8", "replace")

@@ -18,8 +18,8 @@ _PASSAGE = 2**20  # characters after which a text is cut
 class MistralTokenizer(Tokenizer):
     """Mistral's v3 vocabulary of 32,768 pieces, the one of BAM (section 3 and appendix C).
 
-    Each digit is its own token, and a text starts as if a space stood before it. No piece goes on beyond a space, so that the
-    words of a text, divided at single spaces, have the ids that they have in it: most words have come before.
+    Each digit is its own token, and a text starts as if a space stood before it. No piece goes on beyond a space: a text has
+    the ids of its words, and most words have come before.
     """
 
     name = "mistral"
@@ -38,7 +38,6 @@ class MistralTokenizer(Tokenizer):
         self._words = _Words(self._pieces.encode)
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a text, [pieces] int32, without begin and end."""
         ids = [
             np.fromiter(itertools.chain.from_iterable(map(self._words.__getitem__, _words(passage))), np.int32)
             for passage in _passages(encodable(text))

@@ -82,11 +82,10 @@ class _Subwords(Tokenizer):
         return {number for number, token in added.items() if token.special}
 
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a text, [pieces] int32."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each text, on as many threads as the library takes (RAYON_NUM_THREADS)."""
+        # On as many threads as the library takes (RAYON_NUM_THREADS).
         encodings = self._library.encode_batch_fast(list(map(encodable, texts)), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
@@ -99,16 +98,14 @@ class _Subwords(Tokenizer):
         return "".join(letter for letter, ids in found if self._unk in ids)
 
     def decode(self, ids: np.ndarray) -> str:
-        """The text of ids; special ones are nothing."""
         ids = np.asarray(ids)
         return self._library.decode(ids[~np.isin(ids, self.special)].tolist())
 
 
 class BertTokenizer(_Subwords):
-    """BERT's WordPiece: lower case without accents, unless the vocabulary has capital letters.
+    """BERT's WordPiece from a vocab.txt or tokenizer.json, lower case without accents unless the vocabulary has capital letters.
 
-    A document ends with [SEP] and can begin with [CLS]. What is decoded is lower case and spaced anew. The path is the model's
-    vocab.txt or tokenizer.json, or a folder with one.
+    A document ends with [SEP] and can begin with [CLS]. What is decoded is spaced anew.
     """
 
     name = "bert"

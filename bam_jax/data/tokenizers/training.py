@@ -18,11 +18,7 @@ ALPHABET = 1000  # characters that have pieces of their own, at most; a word wit
 
 
 def train_bpe(texts: Iterable[str], vocab: int, *, progress: bool | None = None) -> str:
-    """Trains a byte-level BPE.
-
-    Nothing is unknown to it and `decode` is the inverse of `encode`; every digit is a token of its own, as
-    passkeys need. Text is cut into words as for GPT-2.
-    """
+    """Trains a byte-level BPE on words cut as for GPT-2; every digit is a token of its own, as passkeys need."""
     if vocab < LEAST:
         raise UserError(f"a vocabulary of {vocab} ids has no room for every byte, end and mask; give {LEAST} or more")
     import_extra("tokenizers", "tokenizer 'bpe'", "tokenizers")

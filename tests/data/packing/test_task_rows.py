@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bam_jax.config.sections import TRIPLET
-from bam_jax.data.packing.mixture import Mixture, deal
 from bam_jax.data.packing.rows import Shuffle
-from bam_jax.data.packing.task_rows import Masked, Synthetic, Triplets
+from bam_jax.data.packing.task_rows import Masked, Mixture, Synthetic, Triplets, deal
 from bam_jax.data.tasks.synthetic import HELD_OUT, SYNTHETIC, TRAINING
 from bam_jax.data.tokenizers import ByteTokenizer, CharTokenizer
 from bam_jax.system.errors import UserError
