@@ -19,6 +19,7 @@ if __name__ == "__main__":
     errors.before_imports()
 
 from collections.abc import Sequence
+from typing import Any
 
 from bam_jax import config as configs
 from bam_jax.convert import LAYOUTS
@@ -27,22 +28,18 @@ from bam_jax.system import files
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.training import bundled
 
-MODEL_TYPES = ("", "bert", "gpt2")
-"""The types in a config.json, as transformers names them, that a layout may read: CABLE's models are a GPT-2."""
+MODEL_TYPES = ("", "bert", "gpt2")  # of a config.json, as transformers names them; CABLE's models are a GPT-2
 
 
 def main(argv: Sequence[str]) -> None:
-    """The command; `argv` as in the module's docstring."""
     parser = errors.Parser(prog="python -m bam_jax.convert", description=__doc__)
+    path: dict[str, Any] = {"type": files.local_path}
     parser.add_argument("--layout", help=f"whose: {', '.join(LAYOUTS)}; of --export, ours if it is left out")
     parser.add_argument(
-        "--run",
-        type=files.local_path,
-        required=True,
-        help="the run's folder: written with --source, read with --export",
+        "--run", **path, required=True, help="the run's folder: written with --source, read with --export"
     )
-    parser.add_argument("--source", type=files.local_path, help="weights to convert: a folder or file")
-    parser.add_argument("--export", type=files.local_path, help="a new folder for the run's weights")
+    parser.add_argument("--source", **path, help="weights to convert: a folder or file")
+    parser.add_argument("--export", **path, help="a new folder for the run's weights")
     configs.allow_option(parser)
     arguments, overrides = configs.parse(argv, parser)
     configs.allowed(arguments.allow)

@@ -38,8 +38,6 @@ class _Args(TypedDict):
 
 
 class _Described(TypedDict):
-    """The fields of BAM's args.json that are read."""
-
     args: _Args
     model_args: _ModelArgs
 

@@ -24,18 +24,12 @@ class Form:
 
 @dataclasses.dataclass(frozen=True)
 class ArrayMapping:
-    """One array of ours and its place in theirs.
+    """One array of ours and its place in theirs."""
 
-    Args:
-        ours: its path in the parameters, the layers stacked in front.
-        theirs: its name, {n} being the layer. A name without it is shared by all layers.
-        part, parts: which of how many equal parts of theirs, along the first axis.
-    """
-
-    ours: str
-    theirs: str
+    ours: str  # its path in the parameters, the layers stacked in front
+    theirs: str  # its name, {n} being the layer; one without it is shared by all layers
     form: Form
-    part: int = 0
+    part: int = 0  # of so many equal parts of theirs, along the first axis
     parts: int = 1
 
     def names(self, config: Config) -> list[str]:
@@ -49,7 +43,6 @@ def _pairs(config: Config) -> np.ndarray:
 
 
 def _reorder_heads(x: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """The columns of a kernel, reordered within each head."""
     return x.reshape(x.shape[0], -1, len(order))[..., order].reshape(x.shape)
 
 
@@ -87,32 +80,19 @@ def norm_entries(ours: str, theirs: str) -> list[ArrayMapping]:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """A layout of weights.
+    """A layout of weights."""
 
-    Args:
-        entries: (config, whether all layers share one prior) -> an entry of every array.
-        config: (weights, their description) -> the configuration, as nested dictionaries.
-        holds: the encodings of ours that it supports.
-        tokenizer: of the published models; {folder} is that of the weights.
-        document_mask: whether they were trained within documents.
-        task: that they were trained on, `config.data.task`.
-        file: the JSON file beside the weights that describes them; "": there is none.
-        args: (config, size of the vocabulary) -> the contents of that file; None: exports have none.
-        shared: the name of an array that is present if all layers share one prior; "": there is none.
-        exports: whether a run can be exported in it.
-        normalise: weights -> those that are used, by the names in `entries`, and notes about the others.
-    """
-
-    entries: Callable[[Config, bool], Sequence[ArrayMapping]]
-    config: Callable[[Arrays, Mapping[str, Any]], dict[str, Any]]
-    holds: str
-    tokenizer: str
-    document_mask: bool
-    task: str = "packed"
-    file: str = ""
-    args: Callable[[Config, int], dict[str, Any]] | None = None
-    shared: str = ""
+    entries: Callable[[Config, bool], Sequence[ArrayMapping]]  # (config, whether all layers share one prior)
+    config: Callable[[Arrays, Mapping[str, Any]], dict[str, Any]]  # (weights, their description) -> configuration
+    holds: str  # the encodings of ours that it supports
+    tokenizer: str  # of the published models; {folder} is that of the weights
+    document_mask: bool  # whether they were trained within documents
+    task: str = "packed"  # that they were trained on
+    file: str = ""  # the JSON file beside the weights that describes them, if there is one
+    args: Callable[[Config, int], dict[str, Any]] | None = None  # (config, vocabulary) -> its contents in exports
+    shared: str = ""  # the name of an array that is present if all layers share one prior
     exports: bool = True
+    # weights -> those that are used, by the names in `entries`, and notes about the others
     normalise: Callable[[Arrays], tuple[Arrays, list[str]]] = lambda weights: (weights, [])
 
 

@@ -10,18 +10,16 @@ import numpy as np
 from msgspec import Meta
 
 from bam_jax.config import Config
+from bam_jax.convert.bam import Count
 from bam_jax.convert.base import SAME, ArrayMapping, Arrays, Layout, linear_entries, norm_entries
 from bam_jax.system import typed_json
 from bam_jax.system.errors import UserError
 
 FILE = "config.json"
-Count = Annotated[int, Meta(ge=1, lt=2**31)]
 WORDS, POSITIONS, TYPES = (f"bert.embeddings.{name}_embeddings.weight" for name in ("word", "position", "token_type"))
 HEAD = "cls.predictions."
 UNUSED = ("bert.pooler.", "bert.embeddings.position_ids", "bert.embeddings.token_type_ids", "cls.seq_relationship.")
-"""Prefixes of unused arrays: the pooler, the head of the next-sentence task, and counts from 0."""
-OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
-"""Suffixes of the norms' names in the oldest files, and today's."""
+OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}  # suffixes of the norms' names in the oldest files, and today's
 
 
 class _Described(TypedDict):
@@ -58,13 +56,10 @@ def _normalise(weights: Arrays) -> tuple[Arrays, list[str]]:
     if not any(name.startswith(HEAD) for name in made) and WORDS in made:
         # A head that passes on what its GELU leaves: a beginning for training.
         vocab, width = made[WORDS].shape
-        made |= {
-            f"{HEAD}transform.dense.weight": np.eye(width, dtype=np.float32),
-            f"{HEAD}transform.dense.bias": np.zeros(width, np.float32),
-            f"{HEAD}transform.LayerNorm.weight": np.ones(width, np.float32),
-            f"{HEAD}transform.LayerNorm.bias": np.zeros(width, np.float32),
-            f"{HEAD}bias": np.zeros(vocab, np.float32),
-        }
+        zeros, transform = np.zeros(width, np.float32), f"{HEAD}transform."
+        made |= {f"{transform}dense.weight": np.eye(width, dtype=np.float32), f"{transform}dense.bias": zeros}
+        made |= {f"{transform}LayerNorm.weight": zeros + 1, f"{transform}LayerNorm.bias": zeros}
+        made[f"{HEAD}bias"] = np.zeros(vocab, np.float32)
         notes.append(
             "the weights have no head for masked tokens: hidden rows are theirs, logits mean nothing untrained"
         )

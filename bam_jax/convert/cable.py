@@ -4,17 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from bam_jax.config import Config
-from bam_jax.convert.base import (
-    ENCODING,
-    QUERY,
-    QUERY_BIAS,
-    SAME,
-    ArrayMapping,
-    Arrays,
-    Layout,
-    linear_entries,
-    norm_entries,
-)
+from bam_jax.convert import base
+from bam_jax.convert.base import SAME, ArrayMapping, Arrays, Layout, linear_entries, norm_entries
 from bam_jax.system.errors import UserError
 
 
@@ -25,11 +16,11 @@ def _entries(config: Config, shared: bool) -> list[ArrayMapping]:
         ArrayMapping("embed/embedding", "transformer.wte.weight", SAME),
         ArrayMapping("embed/embedding", "lm_head.weight", SAME),
         *norm_entries("layers/attention_norm", layer + "ln_1"),
-        *linear_entries("layers/attention/query", attention + "c_attn", QUERY, QUERY_BIAS, part=0, parts=3),
+        *linear_entries("layers/attention/query", attention + "c_attn", base.QUERY, base.QUERY_BIAS, part=0, parts=3),
         *linear_entries("layers/attention/key", attention + "c_attn", part=1, parts=3),
         *linear_entries("layers/attention/value", attention + "c_attn", part=2, parts=3),
         *linear_entries("layers/attention/out", attention + "c_proj"),
-        *linear_entries(ENCODING + "step_size", attention + "h_attn"),
+        *linear_entries(base.ENCODING + "step_size", attention + "h_attn"),
         *norm_entries("layers/mlp_norm", layer + "ln_2"),
         *linear_entries("layers/mlp/up", layer + "mlp.c_fc"),
         *linear_entries("layers/mlp/down", layer + "mlp.c_proj"),

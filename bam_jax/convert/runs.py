@@ -46,7 +46,6 @@ def read(layout: Layout, source: Path) -> tuple[Arrays, dict[str, Any], list[str
 
 
 def model_type(source: Path) -> str:
-    """The model type in a config.json of transformers beside the weights; "" without one."""
     path = (source if source.is_dir() else source.parent) / "config.json"
     described = files.read_json(path) if path.is_file() else {}
     return str(described["model_type"]) if isinstance(described, dict) and "model_type" in described else ""
@@ -63,8 +62,7 @@ def describe(
 
 def to_run(layout: Layout, weights: Arrays, config: Config, run: Path) -> None:
     tokenizer = find_tokenizer(config.data.tokenizer, config.data.sources())
-    _, tree = transformer.split(_abstract(config, run_folder.vocabulary_size(config, tokenizer)))
-    kinds = {kind: traverse_util.flatten_dict(leaves, sep="/") for kind, leaves in tree.items()}
+    kinds = _flat(_abstract(config, run_folder.vocabulary_size(config, tokenizer)))
     shapes = {name: value.shape for leaves in kinds.values() for name, value in leaves.items()}
     made = to_ours(layout, weights, config, shapes)
     tree_of_ours = {
@@ -79,11 +77,8 @@ def export(layout: Layout, run: Path, folder: Path) -> None:
         raise UserError("a run is not laid out as its layout was: it lacks what was folded or left out; give --source")
     run_folder.check_empty(folder)
     config, _, decoder = checkpoint.restore_model(run)
-    _, tree = transformer.split(decoder)
-    arrays: Arrays = {}
-    for leaves in tree.values():
-        flat = traverse_util.flatten_dict(leaves, sep="/")
-        arrays |= {name: np.asarray(value, np.float32) for name, value in flat.items()}
+    kinds = _flat(decoder)
+    arrays = {name: np.asarray(value, np.float32) for leaves in kinds.values() for name, value in leaves.items()}
     theirs, described = lay_out(layout, arrays, config, decoder.embed.num_embeddings)
     library = import_extra("safetensors.numpy", "model.safetensors", "train")
     with _drafted(folder) as draft:
@@ -105,6 +100,12 @@ def lay_out(layout: Layout, arrays: Arrays, config: Config, vocab: int) -> tuple
             f"model attends otherwise; it holds {layout.holds}, as their authors have them: export without --layout"
         )
     return theirs, described
+
+
+def _flat(model: transformer.Decoder) -> dict[str, dict[str, Any]]:
+    """The leaves of each kind by their paths."""
+    _, tree = transformer.split(model)
+    return {kind: traverse_util.flatten_dict(leaves, sep="/") for kind, leaves in tree.items()}
 
 
 def _abstract(config: Config, vocab: int) -> transformer.Decoder:

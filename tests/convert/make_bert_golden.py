@@ -49,15 +49,9 @@ def main() -> None:
     rng = np.random.default_rng(0)
     FOLDER.mkdir(exist_ok=True)
     (FOLDER / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES), encoding="utf-8")
-    transformers.BertConfig(
-        architectures=["BertForMaskedLM"],
-        vocab_size=len(PIECES),
-        hidden_size=WIDTH,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=4,
-        intermediate_size=HIDDEN,
-        max_position_embeddings=POSITIONS,
-    ).save_pretrained(FOLDER)
+    sizes = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": 4, "intermediate_size": HIDDEN}
+    sizes |= {"vocab_size": len(PIECES), "max_position_embeddings": POSITIONS}
+    transformers.BertConfig(architectures=["BertForMaskedLM"], **sizes).save_pretrained(FOLDER)
     weights = draw_weights(rng)
     save_file(weights, FOLDER / "model.safetensors", metadata={"format": "pt"})
 

@@ -10,7 +10,7 @@ import pytest
 from bam_jax.convert import __main__ as convert
 from bam_jax.models.embedding import embed_texts
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint, run_folder
+from bam_jax.training import checkpoint
 
 numpy = pytest.importorskip("safetensors.numpy")
 
@@ -58,24 +58,25 @@ def test_transformers_gives_the_same(published, tmp_path, capsys):
     said = capsys.readouterr().out
     assert "left out" in said and "bert.pooler.dense.weight" in said and "cls.seq_relationship.bias" in said
     positions = CONFIG["max_position_embeddings"]
-    found = config.encoding, config.context, config.data.task, config.model.causal
-    assert found == ("learned", positions, "masked", False)
+    found = config.encoding, config.context, config.data.task, config.model.causal, config.model.family
+    assert found == ("learned", positions, "masked", False, "bert")
     text = json.loads((GOLDEN / "expected.json").read_text())
     first, *ids, last = text["ids"]
     assert tokenizer.encode(text["text"]).tolist() == ids
     assert (tokenizer.bos, tokenizer.eos, tokenizer.mask) == (first, last, text["mask"])
+    with pytest.raises(UserError, match="not laid out as its layout was"):
+        convert.main(["--layout=bert", f"--run={tmp_path / 'run'}", f"--export={tmp_path / 'back'}"])
     with pytest.raises(UserError, match=f"tokens are more than the learned position table holds \\({positions}\\)"):
         model(jnp.zeros((1, positions + 1), jnp.int32))
 
 
 def old(weights):
     """As bert-base-uncased is: gamma and beta, counted positions."""
-    ends = {".LayerNorm.weight": ".LayerNorm.gamma", ".LayerNorm.bias": ".LayerNorm.beta"}
-    named = {}
-    for name, value in weights.items():
-        end = next((end for end in ends if name.endswith(end)), "")
-        named[name.removesuffix(end) + ends[end] if end else name] = value
-    return named | {"bert.embeddings.position_ids": np.arange(CONFIG["max_position_embeddings"])[None]}
+    renamed = lambda name: name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+        "LayerNorm.bias", "LayerNorm.beta"
+    )
+    positions = np.arange(CONFIG["max_position_embeddings"])[None]
+    return {renamed(name): value for name, value in weights.items()} | {"bert.embeddings.position_ids": positions}
 
 
 def tied_twice(weights):
@@ -99,32 +100,22 @@ def test_other_names_of_the_same_weights(change, published, tmp_path, capsys):
 
 
 def test_what_cannot_be_converted_is_said(published, tmp_path):
-    source, run = written(tmp_path / "bert", published), tmp_path / "run"
-    for changes, says in (
-        ({"model_type": "roberta"}, "'roberta'"),
-        ({"hidden_act": "relu"}, "has hidden_act='relu'"),
-        ({"hidden_size": 48}, "makes"),
-    ):
-        (source / "config.json").write_text(json.dumps(CONFIG | changes))
-        with pytest.raises(UserError, match=says):
-            converted(source, run)
-    (source / "config.json").write_text(json.dumps(CONFIG))
-    with pytest.raises(UserError, match="the model has no 'position/embedding'"):
-        converted(source, run, "--config.encoding=alibi")
-    (source / "config.json").unlink()
-    with pytest.raises(UserError, match="config.json has no 'vocab_size'; .* give the folder of one"):
-        converted(source, run)
+    run = tmp_path / "run"
     lacks = {name: value for name, value in published.items() if name != POSITIONS}
-    with pytest.raises(UserError, match="token_type_embeddings.weight' and no 'bert.embeddings.position"):
-        converted(written(tmp_path / "lacks", lacks), run)
     more = published | {"bert.encoder.layer.0.adapter.weight": published["cls.predictions.bias"]}
-    with pytest.raises(UserError, match="adapter.weight', which this layout does not know"):
-        converted(written(tmp_path / "more", more), run)
+    for n, (weights, changes, options, says) in enumerate(
+        (
+            (published, {"model_type": "roberta"}, (), "'roberta'"),
+            (published, {"hidden_act": "relu"}, (), "has hidden_act='relu'"),
+            (published, {"hidden_size": 48}, (), "makes"),
+            (published, {}, ("--config.encoding=alibi",), "the model has no 'position/embedding'"),
+            (lacks, {}, (), "token_type_embeddings.weight' and no 'bert.embeddings.position"),
+            (more, {}, (), "adapter.weight', which this layout does not know"),
+        )
+    ):
+        with pytest.raises(UserError, match=says):
+            converted(written(tmp_path / str(n), weights, **changes), run, *options)
+    (tmp_path / "0" / "config.json").unlink()
+    with pytest.raises(UserError, match="config.json has no 'vocab_size'; .* give the folder of one"):
+        converted(tmp_path / "0", run)
     assert not run.exists()
-
-
-def test_a_run_is_not_laid_out_so(published, tmp_path):
-    converted(written(tmp_path / "bert", published), tmp_path / "run")
-    with pytest.raises(UserError, match="not laid out as its layout was"):
-        convert.main(["--layout=bert", f"--run={tmp_path / 'run'}", f"--export={tmp_path / 'back'}"])
-    assert run_folder.read_config(tmp_path / "run").model.family == "bert"
