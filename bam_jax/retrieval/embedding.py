@@ -23,19 +23,17 @@ from bam_jax.retrieval.problem import Piece
 from bam_jax.system import files, regular
 from bam_jax.system.errors import UserError
 
-TOKENS = 2**13
-"""Tokens of a batch: enough to keep a device busy, and few enough that the last batch of a piece wastes little."""
+TOKENS = 2**13  # of a batch: enough to keep a device busy, few enough that the last batch of a piece wastes little
 SHORTEST = 16
 _CHECKSUM = 4  # bytes
 
 
-def average_tokens(model: Decoder, tokens: Array, length: Array) -> Array:
-    """The mean of a text's rows in the table of token embeddings, [B, E] float32: no attention, no positions."""
-    return mean_rows(model.embed.embedding[...][tokens], length)
+def _average_tokens(model: Decoder, tokens: Array, length: Array) -> Array:
+    return mean_rows(model.embed.embedding[...][tokens], length)  # no attention, no positions
 
 
-POOLS: Mapping[str, Callable[[Decoder, Array, Array], Array]] = {"encoder": embed_texts, "tokens": average_tokens}
-"""Functions that make one vector of a text."""
+# Functions that make one vector of a text, [B, E] float32.
+POOLS: Mapping[str, Callable[[Decoder, Array, Array], Array]] = {"encoder": embed_texts, "tokens": _average_tokens}
 
 
 def padded_length(tokens: int, longest: int) -> int:
@@ -70,7 +68,6 @@ class Embedder:
         self.digest = _digest_model(self._state, f"{reader.identity} {reader.tokenizer.hash} {pool}")
 
     def folder(self, root: Path, length: int) -> Path:
-        """The folder of this model's embeddings of texts cut at a length."""
         return root / f"{self.digest}-{length}"
 
     def check_length(self, length: int) -> None:
@@ -96,7 +93,6 @@ class Embedder:
         return vectors
 
     def _batch(self, slots: int) -> int:
-        """The rows of every batch with so many slots; smaller batches are padded to it."""
         return min(self._rows(slots), max(1, TOKENS // slots))
 
     def _embed_batch(self, texts: Sequence[np.ndarray], slots: int) -> np.ndarray:
@@ -113,7 +109,6 @@ def _pooled(graph: nnx.GraphDef, state: nnx.State, tokens: Array, length: Array,
 
 
 def _digest_model(state: nnx.State, identity: str) -> str:
-    """Twelve hex digits of a model's parameters and identity."""
     digest = hashlib.sha256(identity.encode())
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         digest.update(jax.tree_util.keystr(path).encode())
@@ -130,10 +125,9 @@ def tokenise(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
 def embed_corpus(
     embedder: Embedder, pieces: Iterable[Piece], lengths: Sequence[int], folder: Path | None
 ) -> Iterator[tuple[int, Piece, np.ndarray]]:
-    """Embeds every piece of a corpus at every length, and writes each result to a file at once.
+    """Embeds every piece of a corpus at every length, and writes each to a file, which the same call reads after a kill.
 
-    A file is named by the model, the length and its texts. After a kill the same call reads the files that are there: it loses
-    one piece at one length. A document that is shorter than the previous length keeps its embedding.
+    A file is named by the model, the length and its texts. A document shorter than the previous length keeps its embedding.
     """
     for piece in pieces:
         ids: list[np.ndarray] | None = None
@@ -173,8 +167,8 @@ def _read(path: Path, shape: tuple[int, int]) -> np.ndarray | None:
         raise UserError(f"{path} does not hold what was written (its checksum is another); remove it")
     try:
         vectors = np.load(io.BytesIO(contents), allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise UserError(f"{path} holds no embeddings ({' '.join(str(error).split())[:120]}); remove it") from error
+    except (ValueError, EOFError):
+        vectors = np.empty(0)
     if vectors.shape != shape or vectors.dtype != np.float32 or not np.isfinite(vectors).all():
         raise UserError(f"{path} holds other numbers than embeddings of {shape[0]} documents; remove it")
     return vectors

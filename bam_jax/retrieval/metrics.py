@@ -6,9 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 DEPTH = 100  # ranked documents that the measures look at
-
-RESAMPLES = 2000
-LEVEL = 0.95
+RESAMPLES, LEVEL = 2000, 0.95
 
 
 def ndcg(gains: Sequence[int], judged: Sequence[int], k: int = 10) -> float:

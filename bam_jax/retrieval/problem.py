@@ -26,7 +26,6 @@ QUERY = ("query_id", "_id", "id")
 QUERY_TEXT = ("query", "text")
 POSITIVES = "positive_passages"
 JUDGED_QUERY, JUDGED_DOCUMENT, GRADE = ("query-id", "query_id"), ("corpus-id", "corpus_id", "docid"), "score"
-KINDS = (".jsonl", ".parquet", ".tsv")
 
 _LARGEST = 2**28  # bytes of a line: a small file may inflate to any size
 _ROWS = 16  # of a parquet file, decoded at a time: each may be a long document
@@ -226,17 +225,12 @@ def _grade(value: Any, where: str) -> int:
 
 def _read_rows(path: str) -> Iterator[tuple[Mapping[str, Any], str]]:
     """Each record of the files of a path, and its name in errors."""
-    files = [file for file in list_files(path, ("*",)) if file.kind in KINDS]
+    readers = {".jsonl": _read_jsonl, ".parquet": _read_parquet, ".tsv": _read_tsv}
+    files = [file for file in list_files(path, ("*",)) if file.kind in readers]
     if not files:
-        raise UserError(f"{path} has no {', '.join(KINDS[:-1])} or {KINDS[-1]} file; name one, or a folder with some")
+        raise UserError(f"{path} has no .jsonl, .parquet or .tsv file; name one, or a folder with some")
     for file in files:
-        match file.kind:
-            case ".jsonl":
-                yield from _read_jsonl(file)
-            case ".parquet":
-                yield from _read_parquet(file)
-            case _:
-                yield from _read_tsv(file)
+        yield from readers[file.kind](file)
 
 
 def _read_jsonl(file: File) -> Iterator[tuple[Mapping[str, Any], str]]:
@@ -253,12 +247,10 @@ def _read_jsonl(file: File) -> Iterator[tuple[Mapping[str, Any], str]]:
 def _read_parquet(file: File) -> Iterator[tuple[Mapping[str, Any], str]]:
     arrow = import_extra("pyarrow", file.path, "data")
     parquet = import_extra("pyarrow.parquet", file.path, "data")
-    number = 0
     with file.named_in_errors(arrow.ArrowException), file.open_raw() as raw:
-        for batch in parquet.ParquetFile(raw, pre_buffer=False).iter_batches(batch_size=_ROWS):
-            for row in batch.to_pylist():
-                number += 1
-                yield row, f"{file.path} row {number}"
+        batches = parquet.ParquetFile(raw, pre_buffer=False).iter_batches(batch_size=_ROWS)
+        for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), 1):
+            yield row, f"{file.path} row {number}"
 
 
 def _read_tsv(file: File) -> Iterator[tuple[Mapping[str, Any], str]]:
@@ -270,11 +262,10 @@ def _read_tsv(file: File) -> Iterator[tuple[Mapping[str, Any], str]]:
         if not cells:
             continue
         if not names:
-            names = (
-                cells if set(cells) & set(JUDGED_QUERY) else [JUDGED_QUERY[0], "iteration", JUDGED_DOCUMENT[0], GRADE]
-            )
-            if names is cells:
+            if set(cells) & set(JUDGED_QUERY):
+                names = cells
                 continue
+            names = [JUDGED_QUERY[0], "iteration", JUDGED_DOCUMENT[0], GRADE]
         if len(cells) != len(names):
             raise UserError(f"{where} has {len(cells)} columns and not {len(names)}: {', '.join(names)}; mend it")
         yield dict(zip(names, cells, strict=True)), where

@@ -19,10 +19,7 @@ K1, B = 1.2, 0.75  # the constants that Lucene uses by default
 
 
 class Best:
-    """The k best documents of each query so far, in trec_eval's order: by score, then by name, the greater first.
-
-    Memory is k scores a query and a number for each document.
-    """
+    """The k best documents of each query so far, in trec_eval's order: by score, then by name, the greater first."""
 
     def __init__(self, queries: int, ids: Sequence[str], k: int) -> None:
         self._ids, self._k = ids, k
@@ -64,8 +61,7 @@ def normalised(vectors: np.ndarray) -> np.ndarray:
 
 
 WORDS = "bm25"
-SCORERS = (*POOLS, WORDS)
-"""The model's embeddings, the averages of its token embeddings, or words alone."""
+SCORERS = (*POOLS, WORDS)  # the model's embeddings, the averages of its token embeddings, or words alone
 
 
 def rank(

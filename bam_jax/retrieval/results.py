@@ -37,20 +37,15 @@ def write_run(path: Path, problem: Problem, best: Best, tag: str) -> None:
 
 def summarise(measures: Measures) -> dict[str, dict[str, float]]:
     """The mean of each measure over the queries, with its bootstrap interval."""
-    summary = {}
-    for name, values in measures._asdict().items():
-        low, high = bootstrap_interval(values)
-        summary[name] = {"mean": float(values.mean()), "low": low, "high": high}
-    return summary
+    interval = lambda values: dict(zip(("low", "high"), bootstrap_interval(values), strict=True))
+    return {name: {"mean": float(values.mean()), **interval(values)} for name, values in measures._asdict().items()}
 
 
 def table(found: Mapping[Setting, Mapping[str, Any]]) -> Iterator[str]:
     yield f"| tokens | ranked by | {' | '.join(TITLES.values())} |"
     yield f"|{' --- |' * (2 + len(TITLES))}"
     for setting, summary in sorted(found.items(), key=lambda item: (item[0].length, item[0].scorer)):
-        cells = [
-            f"{cell['mean']:.3f} [{cell['low']:.3f}, {cell['high']:.3f}]" for cell in map(summary.__getitem__, TITLES)
-        ]
+        cells = ["{mean:.3f} [{low:.3f}, {high:.3f}]".format(**summary[name]) for name in TITLES]
         yield f"| {setting.length} | {setting.scorer} | {' | '.join(cells)} |"
 
 
@@ -124,11 +119,8 @@ def write_results(out: Path, origin: Origin, results: Mapping[Setting, Mapping[s
 
 def _holds_embeddings(path: Path) -> bool:
     """True of a folder with nothing but embeddings, which a killed command leaves."""
-    return (
-        path.name == EMBEDDINGS
-        and path.is_dir()
-        and all(_EMBEDDINGS_OF_LENGTH.fullmatch(each.name) for each in path.iterdir())
-    )
+    folder = path.name == EMBEDDINGS and path.is_dir()
+    return folder and all(_EMBEDDINGS_OF_LENGTH.fullmatch(each.name) for each in path.iterdir())
 
 
 def _differences(found: Origin, ours: Origin) -> Iterator[str]:

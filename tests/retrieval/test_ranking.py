@@ -1,4 +1,4 @@
-"""Rankings of documents that are the same, and by words that a tokenizer writes otherwise."""
+"""Rankings by embeddings and by words, and their measures against trec_eval's."""
 
 import json
 import math
@@ -6,10 +6,12 @@ import unicodedata
 
 import numpy as np
 import pytest
+import pytrec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bam_jax.data.tokenizers import ByteTokenizer
+from bam_jax.retrieval.metrics import bootstrap_interval, measure
 from bam_jax.retrieval.problem import load
 from bam_jax.retrieval.ranking import BM25, K1, B, Best, normalised, rank_by_embeddings, rank_by_words, words
 from bam_jax.system import console
@@ -105,8 +107,7 @@ def slow(query, document, documents):
 
 
 def test_scores_of_bm25_are_the_formulas(rng):
-    vocabulary = [f"w{n}" for n in range(12)]
-    pick = lambda size: [vocabulary[n] for n in rng.integers(0, 12, size)]
+    pick = lambda size: [f"w{n}" for n in rng.integers(0, 12, size)]
     documents = [pick(size) for size in (9, 0, 30, 4, 17)]
     queries = [["w0", "w3", "w3"], pick(5), ["unknown"], []]
     made = BM25(queries)
@@ -115,9 +116,39 @@ def test_scores_of_bm25_are_the_formulas(rng):
     found = np.concatenate([made.scores(0, 3), made.scores(3, 5)], axis=1)
     expected = [[slow(query, document, documents) for document in documents] for query in queries]
     np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
-def test_documents_without_words_score_nothing():
     made = BM25([words("What?")])
     made.add([[], []])
-    assert made.scores(0, 2).tolist() == [[0, 0]]
+    assert made.scores(0, 2).tolist() == [[0, 0]], "documents without words"
+
+
+def trec_eval(scores, grades):
+    """nDCG@10, recall@100 and MRR@10; 0 where nothing is judged, for which the library returns nothing."""
+    if not grades:
+        return [0.0, 0.0, 0.0]
+    measures = pytrec_eval.RelevanceEvaluator({"q": grades}, {"ndcg_cut.10", "recall.100", "recip_rank"})
+    whole = measures.evaluate({"q": scores})["q"]
+    best = dict(sorted(scores.items(), key=lambda item: (item[1], item[0]), reverse=True)[:10])
+    return [whole["ndcg_cut_10"], whole["recall_100"], measures.evaluate({"q": best})["q"]["recip_rank"]]
+
+
+def test_rankings_with_ties_are_measured_as_trec_eval_does(rng):
+    for _ in range(300):
+        names = [f"{'dD'[rng.integers(2)]}{number}" for number in rng.permutation(int(rng.integers(1, 150)))]
+        scores = {name: float(rng.integers(0, 8)) / 4 - 1 for name in names}
+        # A few judged ones are in no ranking.
+        grades = {name: int(rng.integers(-1, 4)) for name in [*names, "absent", "é"] if rng.random() < 0.2}
+        best = Best(1, names, 100)
+        for first in range(0, len(names), 37):
+            best.add(first, np.array([[scores[name] for name in names[first : first + 37]]], np.float32))
+        ours = [values.item() for values in measure([best.names(0)], [grades])]
+        np.testing.assert_allclose(ours, trec_eval(scores, grades), rtol=0, atol=1e-11)
+
+
+def test_the_bootstrap_covers_the_mean_of_other_queries():
+    values = np.random.default_rng(1).random(200)
+    low, high = bootstrap_interval(values)
+    half = 1.96 * values.std() / math.sqrt(200)
+    assert [low, high] == pytest.approx([values.mean() - half, values.mean() + half], abs=0.01)
+    assert bootstrap_interval(values) == (low, high), "always the same"
+    assert bootstrap_interval(np.array([0.5])) == (0.5, 0.5)
+    assert bootstrap_interval(np.zeros(5)) == (0, 0)
