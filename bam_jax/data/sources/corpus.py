@@ -49,7 +49,7 @@ def open_corpus(
         if given:
             raise UserError(f"{name} is read from no files; leave --source, --text-field and --format out")
         return Source(name, make=corpus.make)
-    own = {"path": f"corpora/{name}", "fields": corpus.fields, "format": corpus.format}
+    own: dict[str, Any] = {"path": f"corpora/{name}", "fields": corpus.fields, "format": corpus.format}
     compose = None if "fields" in given else corpus.compose
     patterns = corpus.splits[split]
     source = Source(**own | given, patterns=patterns, errors=errors, max_bytes=max_bytes, compose=compose)

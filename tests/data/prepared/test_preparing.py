@@ -19,10 +19,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bam_jax.data import prepare
-from bam_jax.data.prepared import shards, tokenising
+from bam_jax.config import Config, DataConfig
+from bam_jax.data import loader, prepare
+from bam_jax.data.prepared import sampling, shards, tokenising
 from bam_jax.data.prepared.manifest import SPLITS, Manifest, read_manifest
-from bam_jax.data.prepared.sampling import estimate
 from bam_jax.data.prepared.tokenising import Encoder, batch_records, tokenise
 from bam_jax.data.sources.fragment import Fragment
 from bam_jax.data.sources.source import Source
@@ -30,7 +30,10 @@ from bam_jax.data.tokenizers import tokenizer
 from bam_jax.system import lock
 from bam_jax.system.errors import UserError
 
-BYTE = tokenizer("byte")
+BYTE, CHAR = tokenizer("byte"), tokenizer("char")
+LATIN, CYRILLIC = "a tale of some length, 1 of 2. ", "Это ДЛИННАЯ повесть. "
+MIXED = 3 * LATIN + CYRILLIC
+LINE = f"{17 / len(MIXED):.0%} are unknown to the tokenizer 'char'"
 
 
 def corpus(folder, texts, files=3):
@@ -329,7 +332,7 @@ def test_dry_run_foretells_and_writes_nothing(tmp_path, capsys):
         assert float(re.search(pattern, said)[1].replace(",", "")) == pytest.approx(truth, rel=0.1, abs=1e-3)
     # The first batch reads two records that each fill one: nothing behind them is read yet.
     corpus(tmp_path / "long", ["x" * tokenising.BATCH] * 12, files=1)
-    found = estimate(Source(str(tmp_path / "long")).fragments(), Encoder(BYTE, 0))
+    found = sampling.estimate(Source(str(tmp_path / "long")).fragments(), Encoder(BYTE, 0))
     assert abs(found.tokens / (12 * (tokenising.BATCH + 1)) - 1) < 0.01 and found.documents == 12
 
 
@@ -345,3 +348,29 @@ def test_verify_names_the_file_with_the_flipped_bit(tmp_path, capsys):
         path.write_bytes(good)
     prepare.main(["--verify", f"--out={out}"])
     assert "every byte of every shard is as it was written" in capsys.readouterr().out
+
+
+def test_a_sample_is_spread_over_all_documents_and_bounded():
+    assert sampling.count_in_texts(["a" * 3 * sampling.SAMPLE], CHAR) == (0, sampling.SAMPLE)
+    texts = [LATIN] * 2000 + [CYRILLIC] * 2000
+    assert sampling.count_in_texts(texts, CHAR).share == pytest.approx(17 / len(LATIN + CYRILLIC), rel=0.01)
+    assert sampling.count_in_texts([], CHAR) == (0, 0)
+
+
+def test_training_and_preparing_report_it_and_refuse_what_is_mostly_unknown(tmp_path, capsys):
+    path, out, said = tmp_path / "text.txt", tmp_path / "out", []
+    config = Config(context=16, batch=2, data=DataConfig(source=str(path), tokenizer="char"))
+    train = lambda: loader.batches(config, CHAR, log=said.append)
+    make = lambda: prepare.main([f"--source={path}", f"--out={out}", "--tokenizer=char", "--workers=0"])
+    path.write_text(CYRILLIC * 100)
+    for use, option in ((train, "--config.data.tokenizer"), (make, "--tokenizer")):
+        with pytest.raises(UserError, match=rf"81% are unknown .*; give {option}=byte, which knows every character"):
+            use()
+    assert not (out / "manifest.json").exists()
+    path.write_text(MIXED * 100)
+    train(), make()
+    assert capsys.readouterr().err.count(LINE) == 1
+    assert said[0].startswith(f"of {90 * len(MIXED):,} characters of {path}, {LINE}"), "of what is trained on"
+    path.write_text(LATIN * 100)
+    train()
+    assert len(said) == 1
