@@ -1,7 +1,6 @@
 """Every bias against its paper's formula, written again as a loop over plain floats."""
 
 import math
-import re
 
 import jax
 import jax.numpy as jnp
@@ -46,22 +45,6 @@ def sandwich(compression, width, base):
     return formula
 
 
-def student_t(log_width, log_freedom):
-    def formula(h, i, j):
-        width, nu = math.exp(log_width[h]), math.exp(log_freedom[h])
-        return -(nu + 1) / 2 * math.log(1 + ((i - j) / width) ** 2 / nu)
-
-    return formula
-
-
-def additive_decay(a, b, c):
-    def formula(h, i, j):
-        d = abs(i - j)
-        return -a[h] * d - b[h] * math.log(1 + d) - c[h] * math.sqrt(d)
-
-    return formula
-
-
 def t5(table, bidirectional, max_distance):
     """The bucket of Raffel et al.'s code: relative position = key - query; half the buckets exact, half logarithmic."""
 
@@ -85,6 +68,8 @@ TABLE = [[math.sin(5 * h + n * n) for n in range(16)] for h in range(HEADS)]
 SHAPE, LOG_SCALE, LOC = [1.5, 0.0, -0.7], [0.3, -1.0, 1.0], [0.0, 0.7, -1.1]
 W1, B1 = [0.5, -1.0, 2.0, 1.0], [0.1, 0.9, -0.3, 0.0]
 W2, B2 = [[1.0, -2.0, 0.5, 0.2], [0.3, 0.4, -0.5, 1.0], [-1.0, 0.0, 1.0, 2.0]], [0.1, 0.0, -0.4]
+
+nu = lambda h: math.exp(LOG_SCALE[h])
 
 POSITION = {
     "uniform": (biases.Uniform, {}, lambda h, i, j: 0.0),
@@ -112,7 +97,9 @@ POSITION = {
     "additive_decay": (
         biases.AdditiveDecay,
         {"linear": [0.1, 0.0, 2.0], "logarithmic": SLOPES, "root": [0.3, 1.0, 0.0]},
-        additive_decay([0.1, 0.0, 2.0], SLOPES, [0.3, 1.0, 0.0]),
+        lambda h, i, j: (
+            -([0.1, 0.0, 2.0][h] * abs(i - j) + SLOPES[h] * math.log1p(abs(i - j)) + [0.3, 1, 0][h] * abs(i - j) ** 0.5)
+        ),
     ),
     "gaussian": (
         biases.Gaussian,
@@ -122,7 +109,7 @@ POSITION = {
     "student_t": (
         biases.StudentT,
         {"log_width": SHAPE, "log_freedom": LOG_SCALE},
-        student_t(SHAPE, LOG_SCALE),
+        lambda h, i, j: -(nu(h) + 1) / 2 * math.log1p(((i - j) / math.exp(SHAPE[h])) ** 2 / nu(h)),
     ),
     "fire": (
         biases.FIRE,
@@ -168,60 +155,36 @@ def test_formula_of_positions(name):
             np.testing.assert_allclose(square, square.swapaxes(-1, -2), rtol=rtol)
 
 
-def sums(rng, *shape):
-    """Running sums of each head, as (high, low)."""
-    high = np.cumsum(rng.exponential(size=shape), axis=-1)
-    return high, rng.normal(size=shape) * 1e-3
-
-
 @pytest.mark.parametrize("name", ["difference", "distance", "cable", "k_cable", "contextual"])
 def test_formula_of_running_sums(name, rng, x64):
-    (a, a_low), (b, b_low) = sums(rng, HEADS, 7), sums(rng, HEADS, 9)
-    g = rng.exponential(size=(HEADS, 7))
-    shape, scale = rng.uniform(-0.5, 1.5, HEADS), rng.uniform(-1, 1, HEADS)
-
-    def formula(h, i, j):
-        difference = (a + a_low)[h, int(i)] - (b + b_low)[h, int(j)]
-        weight = g[h, int(i)]
-        return {
-            "difference": difference,
-            "distance": -abs(difference),
-            "cable": -weight * abs(difference),
-            "k_cable": -math.log((weight * difference) ** 2 + 1),
-            "contextual": -math.exp(scale[h]) * (abs(difference) + 1e-5) ** shape[h],
-        }[name]
-
-    made = {
-        "difference": biases.Difference(),
-        "distance": biases.Difference(symmetric=True),
-        "cable": biases.CABLE(),
-        "k_cable": biases.KCABLE(),
-        "contextual": biases.ContextualGaussian(jnp.asarray(shape), jnp.asarray(scale)),
+    """Sums come as (high, low)."""
+    (a, b), (a_low, b_low) = np.cumsum(rng.exponential(size=(2, HEADS, 8)), -1), rng.normal(0, 1e-3, (2, HEADS, 8))
+    g, shape, scale = rng.exponential(size=(HEADS, 8)), rng.uniform(-0.5, 1.5, HEADS), rng.uniform(-1, 1, HEADS)
+    bias, formula = {
+        "difference": (biases.Difference(), lambda h, g, d: d),
+        "distance": (biases.Difference(symmetric=True), lambda h, g, d: -abs(d)),
+        "cable": (biases.CABLE(), lambda h, g, d: -g * abs(d)),
+        "k_cable": (biases.KCABLE(), lambda h, g, d: -math.log((g * d) ** 2 + 1)),
+        "contextual": (
+            biases.ContextualGaussian(jnp.asarray(shape), jnp.asarray(scale)),
+            lambda h, g, d: -math.exp(scale[h]) * (abs(d) + 1e-5) ** shape[h],
+        ),
     }[name]
-    total = (a[None], a_low[None])
-    i = (g[None], total) if isinstance(made, biases.CABLE | biases.KCABLE) else total
-    i, j = ((jnp.asarray(x) if not isinstance(x, tuple) else x) for x in (i, (b[None], b_low[None])))
-    np.testing.assert_allclose(
-        biases.table(made, i, j)[0], loop(formula, np.arange(7), np.arange(9)), rtol=1e-10, atol=1e-12
-    )
+    i, j = (a[None], a_low[None]), (b[None], b_low[None])
+    i = (g[None], i) if "cable" in name else i
+    difference = lambda h, t, s: (a + a_low)[h, int(t)] - (b + b_low)[h, int(s)]
+    expected = loop(lambda h, t, s: formula(h, g[h, int(t)], difference(h, t, s)), np.arange(8), np.arange(8))
+    np.testing.assert_allclose(biases.table(bias, i, j)[0], expected, rtol=1e-10, atol=1e-12)
 
 
 def test_every_bias_is_tested_here():
-    tested = {formula for formula, _, _ in POSITION.values()} | {
-        biases.Difference,
-        biases.CABLE,
-        biases.KCABLE,
-        biases.ContextualGaussian,
-    }
-    public = {getattr(biases, name) for name in biases.__all__}
-    assert tested == {x for x in public if isinstance(x, type) and issubclass(x, biases.Bias)} - {
-        biases.Bias,
-        biases.Monotone,
-        biases.Relative,
-    }
+    tested = {formula for formula, *_ in POSITION.values()}
+    tested |= {biases.Difference, biases.CABLE, biases.KCABLE, biases.ContextualGaussian}
+    public = {x for x in vars(biases).values() if isinstance(x, type) and issubclass(x, biases.Bias)}
+    assert tested == public - {biases.Bias, biases.Monotone, biases.Relative}
 
 
-@pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (8, 16), (64, 40), (2, 5), (32, 1000)])
+@pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (64, 40), (2, 5)])
 def test_t5_starts(buckets, max_distance):
     bucket = t5([list(range(buckets))], False, max_distance)
     starts = biases.t5_starts(buckets, max_distance)
@@ -235,15 +198,11 @@ def test_t5_refuses_buckets_without_a_logarithm():
         biases.t5_starts(32, 16)
 
 
-@pytest.mark.parametrize("heads", [1, 2, 8, 64])
-def test_slopes_of_a_power_of_two(heads):
-    np.testing.assert_allclose(biases.alibi_slopes(heads), [2 ** (-8 * h / heads) for h in range(1, heads + 1)])
-
-
-def test_slopes_of_other_head_counts():
+def test_slopes_of_alibi():
+    for heads in (1, 8, 64):
+        np.testing.assert_allclose(biases.alibi_slopes(heads), [2 ** (-8 * h / heads) for h in range(1, heads + 1)])
     eighth = [2.0**-n for n in range(1, 9)]
     np.testing.assert_allclose(biases.alibi_slopes(12), [*eighth, 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5])
-    assert len(set(biases.alibi_slopes(24))) == 24
     with pytest.raises(ValueError, match="heads=0"):
         biases.alibi_slopes(0)
 
@@ -256,13 +215,10 @@ def test_table_has_only_the_axes_that_something_depends_on():
     assert both.shape == (2, 3, 4, 5)
 
 
-@pytest.mark.parametrize("shape", [(), (1, 1, 1, 4)])
-def test_a_table_names_coordinates_of_other_axes(shape):
+def test_a_table_names_coordinates_of_other_axes():
     bias, right = biases.ALiBi(jnp.array(SLOPES)), jnp.zeros((1, 1, 4))
-    for name, i, j in (("i", jnp.zeros(shape), right), ("j", right, jnp.zeros(shape))):
-        says = (
-            rf"coordinates \[#B, #H, T\], not {name} of the shape {re.escape(str(shape))}; positions .*\[None, None\]"
-        )
+    for name, i, j in (("i", jnp.zeros(()), right), ("j", right, jnp.zeros((1, 1, 1, 4)))):
+        says = rf"coordinates \[#B, #H, T\], not {name} of the shape \(.*\); positions .*\[None, None\]"
         with pytest.raises(ValueError, match=says):
             biases.table(bias, i, j)
 
@@ -298,10 +254,8 @@ PRIORS = {
 
 
 @pytest.mark.parametrize("prior", PRIORS)
-@pytest.mark.parametrize("width", [1, 5])
-def test_closed_form_of_the_generalised_gaussian(prior, width, rng, x64):
-    numbers = [jnp.full((1, width), x) for x in PRIORS[prior]]
-    bias = biases.GeneralisedGaussian(*numbers)
+def test_closed_form_of_the_generalised_gaussian(prior, rng, x64):
+    bias = biases.GeneralisedGaussian(*(jnp.full((1, 5), x) for x in PRIORS[prior]))
     i, j = jnp.asarray(rng.integers(0, 40, (1, 5)), float), jnp.asarray(rng.integers(0, 40, (7, 1)) + 0.25)
     j = j.at[0].set(i[0, 0])  # the mode of a centred prior
     d_bias = jnp.asarray(rng.normal(size=(7, 5)))
