@@ -17,10 +17,6 @@ def angles(position: Int[Array, "#B T"], turns: UInt32[Array, "N 2"]) -> Float[A
     """position * rate in radians, from -pi to pi, off by at most 3e-5 rad at any position.
 
     A product of float32 is off by .03 rad at 500k tokens, and by whole radians from 2^24 on.
-
-    Args:
-        position: in tokens.
-        turns: of `turns`.
     """
     position = position.astype(jnp.int32)[..., None]
     unsigned = lambda x: x.astype(jnp.uint32)  # whose overflow drops whole turns

@@ -86,33 +86,21 @@ class Encoding(nnx.Module):
 
 
 def within[N: (int, float)](option: str, value: N, low: N, high: N) -> N:
-    """The value of an option that must lie between two others, or a UserError.
-
-    >>> within("hidden", 32, 1, 100)
-    32
-    """
+    """The value of an option that must lie between two others, or a UserError."""
     if not low <= value <= high:
         raise UserError(f"encoding_options.{option}={shown(value)} must be between {low} and {high}")
     return value
 
 
 def among(option: str, value: str, known: Collection[str]) -> str:
-    """The value of an option that must be one of some names, or a UserError.
-
-    >>> among("gate", "relu", ["relu", "softplus"])
-    'relu'
-    """
+    """The value of an option that must be one of some names, or a UserError."""
     if value not in known:
         raise UserError(f"encoding_options.{option}={shown(value)} is unknown; {nearest(value, known)}")
     return value
 
 
 def positive(option: str, value: float) -> float:
-    """The value of an option that must be above 0, and neither so small nor so large that float32 loses it, or a UserError.
-
-    >>> positive("factor", 4.0)
-    4.0
-    """
+    """The value of an option that must be above 0, and neither so small nor so large that float32 loses it, or a UserError."""
     if not value > 0:
         raise UserError(f"encoding_options.{option}={value} must be above 0")
     return within(option, value, 1e-9, 1e18)

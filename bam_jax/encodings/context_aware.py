@@ -21,11 +21,8 @@ GATES = {"relu": jax.nn.relu, "softplus": jax.nn.softplus}
 def running_sum(x: Float[Array, "*N T"], axis: str | None = None) -> Sum:
     """Cumulative sum along the last axis as (high, low), whose sum is exact to about twice the precision.
 
-    A plain float32 sum near 3e5 has a spacing of 0.03, which is what two neighbours differ by.
-
-    Args:
-        x: what is summed.
-        axis: of the mesh that x is cut along, inside `jax.shard_map`; devices exchange the sums of their parts only.
+    A plain float32 sum near 3e5 has a spacing of 0.03, which is what two neighbours differ by. `axis` is that of the mesh
+    that x is cut along, inside `jax.shard_map`: devices exchange the sums of their parts only.
 
     Source: Knuth's two-sum in a parallel prefix scan.
     """

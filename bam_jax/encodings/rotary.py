@@ -15,14 +15,7 @@ from bam_jax.system.errors import UserError
 def turned(
     x: Float[Array, "B T N D"], position: Int[Array, "#B T"], turns: UInt32[Array, "half 2"], magnitude: float | Array
 ) -> Float[Array, "B T N D"]:
-    """Vectors whose pairs (x_n, x_{n + D/2}) are turned by position * rate_n and multiplied by the magnitude.
-
-    Args:
-        x: queries or keys.
-        position: in tokens.
-        turns: `angles.turns` of the D / 2 rates.
-        magnitude: of all.
-    """
+    """Vectors whose pairs (x_n, x_{n + D/2}) are turned by position * rate_n, of `angles.turns`, times the magnitude."""
     half = x.shape[-1] // 2
     angle = angles(position, turns)[:, :, None]
     cos, sin = magnitude * jnp.cos(angle), magnitude * jnp.sin(angle)
@@ -32,11 +25,7 @@ def turned(
 
 
 class Turning(Encoding):
-    """The rotation of a layer whose rates are arrays: one of several that a pattern's layers read from a table.
-
-    Args:
-        turns, magnitude: of `turned`.
-    """
+    """The rotation of a layer whose rates are arrays: one of several that a pattern's layers read from a table."""
 
     def __init__(self, turns: UInt32[Array, "half 2"], magnitude: Float[Array, ""]):
         self.turns, self.magnitude = turns, magnitude
@@ -129,13 +118,7 @@ class PositionInterpolation(RoPE):
     extrapolates = "by its factor"
 
     def __init__(
-        self,
-        dims: Dims,
-        *,
-        factor: float = 1.0,
-        base: float = 10_000.0,
-        window: int | None = None,
-        rngs: nnx.Rngs,
+        self, dims: Dims, *, factor: float = 1.0, base: float = 10_000.0, window: int | None = None, rngs: nnx.Rngs
     ):
         super().__init__(dims, base=base, window=window, rngs=rngs)
         self.factor = positive("factor", factor)

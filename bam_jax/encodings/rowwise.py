@@ -15,12 +15,7 @@ from bam_jax.system.errors import UserError
 
 
 class Convolutions(nnx.Module):
-    """The two convolutions of DAPE V2, initialised as PyTorch does: uniform, within one over the root of a sum's terms.
-
-    Args:
-        features: of the hidden layer.
-        kernel: keys wide, odd.
-    """
+    """The two convolutions of DAPE V2, initialised as PyTorch does: uniform, within one over the root of a sum's terms."""
 
     def __init__(self, dims: Dims, *, features: int, kernel: int, rngs: nnx.Rngs):
         features, kernel = within("features", features, 1, 4096), within("kernel", kernel, 1, 1025)

@@ -83,13 +83,7 @@ class Spec:
     def build_ssmax(self, dims: Dims, prior: Bias, rngs: nnx.Rngs) -> SSMax | None:
         """One layer's Scalable Softmax, if there is any.
 
-        Args:
-            dims: of the model.
-            prior: the layer's bias.
-            rngs: as for the encoding.
-
-        Raises:
-            UserError: effective keys of a prior that is no function of the distance, or of keys on both sides.
+        UserError: effective keys of a prior that is no function of the distance, or of keys on both sides.
         """
         if self.ssmax is None:
             return None
@@ -150,12 +144,7 @@ def spec(
 
 
 def _try(encoding: Encoding, dims: Dims) -> None:
-    """Try the formula of a user's own encoding; only shapes are computed.
-
-    Raises:
-        UserError: it gives something else than a floating-point number for each query and key of each head.
-        Exception: any that the formula raises.
-    """
+    """Try the formula of a user's own encoding, which may raise anything; only shapes are computed."""
     coordinates = encoding.coordinate(jnp.zeros((1, 3, dims.width)), jnp.ones((1, 3), bool), None)
     bias = encoding.bias()
     found = trial(bias, *coordinates)
