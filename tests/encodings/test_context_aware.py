@@ -36,52 +36,53 @@ def test_gradient_of_the_sum(rng):
     )
 
 
+def made_of(encoding, rng, filled=None, **options):
+    """The encoding with random kernels, an input, and its table of biases."""
+    made = encoding(DIMS, **options, rngs=nnx.Rngs(0))
+    if hasattr(made, "step_size"):
+        made.step_size.kernel[...] = jnp.asarray(rng.normal(size=(4, 3)), jnp.float32)
+    x = rng.normal(size=(B, T, 4)).astype(np.float32)
+    filled = jnp.ones((1, T), bool) if filled is None else jnp.asarray(filled)
+    return made, x, np.asarray(biases.table(made.bias(), *made.coordinate(jnp.asarray(x), filled, None)))
+
+
+softplus = lambda x: np.log1p(np.exp(x))
+difference = lambda s: s[..., None] - s[..., None, :]
 FORMULAS = {
-    "cable": (CABLE, lambda g, s: -g[..., None] * np.abs(s[..., None] - s[..., None, :])),
-    "cable_nw": (CABLENW, lambda g, s: -s[..., None] + s[..., None, :]),
-    "k_cable": (KCABLE, lambda g, s: -np.log((g[..., None] * (s[..., None] - s[..., None, :])) ** 2 + 1)),
+    "cable": (CABLE, lambda g, s: -g[..., None] * np.abs(difference(s))),
+    "cable_nw": (CABLENW, lambda g, s: -difference(s)),
+    "k_cable": (KCABLE, lambda g, s: -np.log((g[..., None] * difference(s)) ** 2 + 1)),
 }
 
 
-@pytest.mark.parametrize("gate", ["relu", "softplus"])
-@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize(
+    ("name", "gate"), [("cable", "relu"), ("cable", "softplus"), ("cable_nw", "relu"), ("k_cable", "relu")]
+)
 def test_cable_from_the_layers_input(name, gate, rng):
     encoding, formula = FORMULAS[name]
-    made = encoding(DIMS, gate=gate, rngs=nnx.Rngs(0))
-    made.step_size.kernel[...] = jnp.asarray(rng.normal(size=(4, 3)), jnp.float32)
-    x = rng.normal(size=(B, T, 4)).astype(np.float32)
     filled = np.array([[True] * T, [False] * 2 + [True] * (T - 2)])
-
+    made, x, table = made_of(encoding, rng, filled, gate=gate)
     f = x @ np.asarray(made.step_size.kernel[...])
-    f = np.maximum(f, 0) if gate == "relu" else np.log1p(np.exp(f))
+    f = np.maximum(f, 0) if gate == "relu" else softplus(f)
     s = np.cumsum(f * filled[..., None], 1).transpose(0, 2, 1)
-    g = None
-    if name != "cable_nw":
-        g = np.log1p(np.exp(x @ np.asarray(made.weight.kernel[...]))).transpose(0, 2, 1)
-    table = biases.table(made.bias(), *made.coordinate(jnp.asarray(x), jnp.asarray(filled), None))
+    g = None if name == "cable_nw" else softplus(x @ np.asarray(made.weight.kernel[...])).transpose(0, 2, 1)
     np.testing.assert_allclose(table, formula(g, s), atol=1e-5)
 
 
 def test_forgetting_transformer(rng):
-    made = ForgettingTransformer(DIMS, gate_bias=1.5, rngs=nnx.Rngs(0))
-    x = rng.normal(size=(B, T, 4)).astype(np.float32)
-    forget = -np.log1p(np.exp(-(x @ np.asarray(made.gate.kernel[...]) + 1.5)))
-    c = np.cumsum(forget, 1).transpose(0, 2, 1)
-    table = biases.table(made.bias(), *made.coordinate(jnp.asarray(x), jnp.ones((1, T), bool), None))
-    np.testing.assert_allclose(table, c[..., None] - c[..., None, :], atol=1e-5)
+    made, x, table = made_of(ForgettingTransformer, rng, gate_bias=1.5)
+    forget = -softplus(-(x @ np.asarray(made.gate.kernel[...]) + 1.5))
+    np.testing.assert_allclose(table, difference(np.cumsum(forget, 1).transpose(0, 2, 1)), atol=1e-5)
     assert (np.tril(table[0, 0], -1) <= 0).all()
 
 
 def test_contextual_bam_is_the_prior_of_its_own_sums(rng):
-    made = ContextualBAM(DIMS, rngs=nnx.Rngs(0))
-    made.step_size.kernel[...] = jnp.asarray(rng.normal(size=(4, 3)), jnp.float32)
-    x = rng.normal(size=(B, T, 4)).astype(np.float32)
-    s = np.cumsum(np.log1p(np.exp(x @ np.asarray(made.step_size.kernel[...]) + np.log(np.e - 1))), 1).transpose(0, 2, 1)
+    made, x, table = made_of(ContextualBAM, rng)
+    s = np.cumsum(softplus(x @ np.asarray(made.step_size.kernel[...]) + np.log(np.e - 1)), 1).transpose(0, 2, 1)
     shape, scale = (np.asarray(p[...])[:, None, None] for p in (made.shape, made.log_scale))
-    table = biases.table(made.bias(), *made.coordinate(jnp.asarray(x), jnp.ones((1, T), bool), None))
     apart = ~np.eye(T, dtype=bool)
-    expected = -np.exp(scale) * (np.abs(s[..., None] - s[..., None, :]) + 1e-5) ** shape
-    np.testing.assert_allclose(np.asarray(table)[..., apart], expected[..., apart], rtol=1e-4)
+    expected = -np.exp(scale) * (np.abs(difference(s)) + 1e-5) ** shape
+    np.testing.assert_allclose(table[..., apart], expected[..., apart], rtol=1e-4)
 
 
 @pytest.mark.parametrize("near", [{}, {"near_decay": None, "near_shape": 1.0}, {"near_decay": 9.0}])
@@ -110,17 +111,6 @@ def test_near_heads_have_widths_from_a_token_to_what_forgets_within_the_context(
     np.testing.assert_allclose([table(context * d)[-1] for d in (0.25, 0.5, 1)], widest, rtol=1e-4)
     between = (context / nats ** (1 / shape)) ** 0.5  # the width of the head between
     np.testing.assert_allclose(table(2 * between)[2], -(2 ** ((1 + shape) / 2)), rtol=1e-4)
-
-
-def test_steps_of_one_and_the_weight_of_a_slope_are_alibi():
-    slopes = biases.alibi_slopes(3)
-    made = CABLE(DIMS, rngs=nnx.Rngs(0))
-    made.step_size.kernel[...] = jnp.zeros((4, 3)).at[0].set(1)
-    made.weight.kernel[...] = jnp.zeros((4, 3)).at[0].set(np.log(np.expm1(slopes)))
-    x = jnp.zeros((1, T, 4)).at[..., 0].set(1)
-    table = biases.table(made.bias(), *made.coordinate(x, jnp.ones((1, T), bool), None))
-    at = jnp.arange(float(T))[None, None]
-    np.testing.assert_allclose(table, biases.table(biases.ALiBi(jnp.asarray(slopes)), at, at), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("encoding", [CABLE, ForgettingTransformer])

@@ -44,20 +44,14 @@ def test_any_value_of_an_option_fits_or_is_one_line(name, option):
             make(name, {option: value}, causal=True)
         except UserError as error:
             assert str(error).isprintable() and f"encoding_options.{option}=" in str(error)
-
-
-def test_options_are_annotated_so_that_their_types_are_checked():
-    for name, option in OPTIONS:
-        with pytest.raises(UserError, match=f"encoding_options.{option}=.* must be of type"):
-            spec(name, {option: [1]})
+    with pytest.raises(UserError, match=f"encoding_options.{option}=.* must be of type"):
+        spec(name, {option: [1]})  # options are annotated
 
 
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
         ("bam", {"init": 5}, "encoding_options.init=5 must be of type str, not int"),
-        ("bam", {"spread": "x"}, "encoding_options.spread='x' must be of type float, not str"),
-        ("t5", {"buckets": 2.5}, "must be of type int, not float"),
         ("t5", {"buckets": 1}, "encoding_options.buckets=1 must be between 2 and"),
         (
             "t5",
@@ -66,23 +60,13 @@ def test_options_are_annotated_so_that_their_types_are_checked():
         ),
         ("alibi", {"factor": 10**400}, "encoding_options.factor=inf must be finite"),
         ("cable", {"gate": True}, "must be of type str, not bool"),
-        ("fire", {"hidden": None}, "must be of type int, not NoneType"),
         ("rope", {"window": "a"}, "must be of type int or None, not str"),
-        ("rope", {"window": 0}, "encoding_options.window=0 must be between 1 and"),
-        ("learned", {"length": 1e38}, "must be of type int or None, not float"),
         ("learned", {"length": 10**12}, "encoding_options.length=1000000000000 must be between 1 and"),
-        ("t5_distance", {"clip": -3}, "encoding_options.clip=-3 must be between 1 and"),
         ("sinusoidal", {"base": -1}, "encoding_options.base=-1.0 must be above 0"),
         ("bam", {"init": "spred"}, "encoding_options.init='spred' is unknown; did you mean 'spread'?"),
-        ("cable", {"gate": "rely"}, "encoding_options.gate='rely' is unknown; did you mean 'relu'?"),
-        ("alibi", {"factor": 0}, "encoding_options.factor=0.0 must be above 0"),
-        ("additive_decay", {"root": -1.0}, "encoding_options.root=-1.0 must be above 0"),
         ("sandwich", {"width": 7}, "encoding_options.width=7 must be even"),
-        ("cope", {"positions": 1}, "encoding_options.positions=1 must be between 2 and"),
         ("dape_kerple", {"kernel": 4}, "encoding_options.kernel=4 must be odd"),
-        ("dape_cable", {"features": 0}, "encoding_options.features=0 must be between 1 and"),
         ("rope_yarn", {"slow": 40}, "encoding_options.slow=40.0 must be below encoding_options.fast=32"),
-        ("rope_pi", {"factor": float("nan")}, "encoding_options.factor=nan must be finite"),
     ],
 )
 def test_wrong_values_are_said_with_what_would_do(name, options, says):
