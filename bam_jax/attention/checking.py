@@ -19,11 +19,7 @@ _DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 
 def check(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
-    """Refuse arguments of `attention` that do not fit together.
-
-    Raises:
-        ValueError: with their shapes or dtypes.
-    """
+    """Refuse arguments of `attention` that do not fit together."""
     for name, x in {"q": q, "k": k, "v": v}.items():
         check_array(name, x)
     shapes = f"q {q.shape}, k {k.shape}, v {v.shape}"
@@ -54,11 +50,7 @@ def check(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
 
 
 def check_array(name: str, x: Any) -> None:
-    """Refuse what is no array.
-
-    Raises:
-        TypeError: with its type.
-    """
+    """Refuse what is no array."""
     if not hasattr(x, "dtype"):
         raise TypeError(f"{name} must be an array, not {type(x).__name__}; give jnp.asarray(...)")
 

@@ -22,12 +22,10 @@ def attend(
     *,
     whole_rows: bool,
 ) -> tuple[Float[Array, "B T H E"], Float[Array, "B H T"]]:
-    """Attention and its log-normaliser, whatever the scoring and the width of values.
+    """Attention and its log-normaliser, whatever the scoring and the width of values, from `run`, which knows no sinks.
 
-    Args:
-        run: the same of scorings without sinks; unless `whole_rows`, of values as wide as keys.
-        q, k, v, scoring: the operands; unless `whole_rows`, with a scale of its own, since q may be widened.
-        whole_rows: whether `run` has whole rows of logits, where sink tokens are part of the mask, and values of any width.
+    With `whole_rows` it has whole rows of logits, where sink tokens are part of the mask, and values of any width; else
+    its values are as wide as keys, and the scoring has a scale of its own, since q may be widened.
     """
     plain = dataclasses.replace(scoring, sink_logits=None)
     if whole_rows:

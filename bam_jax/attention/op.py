@@ -93,13 +93,7 @@ def _kernels(module: str) -> Backend:
 
 
 def _or_else(kernels: Backend, fits: Callable, other: Backend) -> Backend:
-    """The kernels where they fit, and elsewhere the other backend.
-
-    Args:
-        kernels: what they refuse is refused.
-        fits: (q, scoring) -> whether the kernels can do it; an array [] where only the positions say it, as the program runs.
-        other: a backend that runs everywhere.
-    """
+    """The kernels where `fits(q, scoring)`, an array [] where only the positions say it, and elsewhere the other backend."""
 
     def either(fit: bool | Array, first: Callable, second: Callable, *operands: Any) -> Any:
         if isinstance(fit, bool):
@@ -320,11 +314,7 @@ _compiled = jax.jit(_attention, static_argnums=(0, 1), inline=True)
 
 
 def choose(q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring) -> str:
-    """The backend "auto": that of this machine, or one that runs everywhere where it has none or it refuses.
-
-    Args:
-        q, k, v, scoring: as in `attention`.
-    """
+    """The backend "auto": that of this machine, or one that runs everywhere where it has none or it refuses."""
     machine = platform()
     refusal = lambda name: BACKENDS[name].reason(q, k, v, scoring)
     others = EVERYWHERE[1:] if machine == "gpu" else EVERYWHERE

@@ -54,13 +54,7 @@ def cotangents(
 
         out = sum_p s_p out_p,   s_p = exp(lse_p - lse);   d out_p = s_p d_out,   d lse_p = s_p (d_out . (out_p - out) + d_lse)
 
-    Where the keys are all there are, s_p is 1 and d lse_p is d_lse. Devices of a ring have a part each.
-
-    Args:
-        part, part_lse: as `forward` gives them for the part.
-        out, lse: the same for all keys.
-        d_out: the cotangent of `out`.
-        d_lse: that of `lse`; None: 0.
+    Where the keys are all there are, s_p is 1 and d lse_p is d_lse (None: 0). Devices of a ring have a part each.
     """
     share = jnp.exp(part_lse - lse)
     change = ((part - out).astype(lse.dtype) * d_out.astype(lse.dtype)).sum(-1).swapaxes(1, 2)

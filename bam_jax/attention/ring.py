@@ -152,9 +152,8 @@ def _forward(
         other, other_lse = jax.lax.cond(needed, attend, nothing, *block)
         return (block, merge(jnp.stack([out, other]), jnp.stack([lse, other_lse]), axis=0)), None
 
-    k, v = mask_nonfinite(
-        k, v
-    )  # `_needed` looks at keys alone: one that is NaN stands for its value, and is never left out
+    # `_needed` looks at keys alone: one that is NaN stands for its value, and is never left out.
+    k, v = mask_nonfinite(k, v)
     first = (k, v, scoring.keys), attend(k, v, scoring.keys)
     (_, (out, lse)), _ = jax.lax.scan(step, first, length=jax.lax.axis_size(axis) - 1)
     return out.swapaxes(1, 2), lse

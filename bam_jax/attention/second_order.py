@@ -13,9 +13,6 @@ def differentiable(forward: Callable, backward: Callable) -> tuple[Callable, Cal
 
     Both passes of `rows` are the same functions of the same arguments, residuals included, so that they have the same
     derivatives.
-
-    Args:
-        forward, backward: of a `Backend`.
     """
     return _with_derivative_of(rows.forward, forward), _with_derivative_of(rows.backward, backward)
 

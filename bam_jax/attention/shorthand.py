@@ -140,7 +140,8 @@ def attend(
             query_positions = jnp.arange(length, dtype=jnp.int32)  # any will do
         _check_cross(length, slots, positions, segments, query_positions, query_segments)
     queries, keys = _sides(length, slots, positions, segments, query_positions, query_segments)
-    queries = dataclasses.replace(queries, sees_from=_in_rows(sees_from), sees_to=_in_rows(sees_to))
+    sees_from, sees_to = (None if x is None else jnp.atleast_2d(x) for x in (sees_from, sees_to))
+    queries = dataclasses.replace(queries, sees_from=sees_from, sees_to=sees_to)
     mask = Mask(causal=causal, window=window, sink_tokens=sink_tokens)
     scoring = Scoring(bias, queries, keys, temperature, mask, None, scale, soft_cap, sink_logits)
     found = attention(q, k, v, scoring, backend=backend, tiling=tiling, return_lse=return_lse)
@@ -168,11 +169,7 @@ def _checked(bias: Any) -> Bias:
 
 
 def _check_arrays(arguments: dict[str, Any]) -> None:
-    """See that arrays are where arrays are due, with numbers of their kinds, one for each head and token.
-
-    Args:
-        arguments: of `attend`.
-    """
+    """See that arrays are where arrays are due, with numbers of their kinds, one for each head and token."""
     q, k, v = (arguments[name] for name in "qkv")
     others = {name: arguments[name] for name in AXES if arguments[name] is not None}
     for name, x in {"q": q, "k": k, "v": v, **others}.items():
@@ -215,11 +212,6 @@ def _check_numbers(**options: Any) -> None:
             which = "a finite number" if name == "scale" else "a finite number above 0"
             remedy = f"; give {name}=float(...)" if hasattr(x, "dtype") else ""
             raise ValueError(f"attend: {name} must be {which} of Python's, not {x!r:.100}{remedy}")
-
-
-def _in_rows(x: Int[Array, "... T"] | None) -> Int[Array, "#B T"] | None:
-    """Numbers of tokens with a batch axis."""
-    return None if x is None else jnp.atleast_2d(x)
 
 
 def _sides(

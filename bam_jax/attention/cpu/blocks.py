@@ -41,16 +41,11 @@ class QueryBlock:
 
 @dataclasses.dataclass(frozen=True)
 class KeyBlock:
-    """One block of keys and their values, mask_nonfinite, each as its product reads it, so that no loop transposes tiles.
+    """One block of keys and their values, mask_nonfinite, each as its product reads it, so that no loop transposes tiles."""
 
-    Args:
-        k: [B, K, D, s]; of one head in a cache [B, s, 1, D], as it lies there.
-        v: [B, K, s, D], or the same.
-        tokens: theirs.
-    """
-
+    # [B, K, D, s]; of one head in a cache [B, s, 1, D], as it lies there
     k: Float[Array, "B K D s"] | Float[Array, "B s 1 D"]
-    v: Float[Array, "B K s D"] | Float[Array, "B s 1 D"]
+    v: Float[Array, "B K s D"] | Float[Array, "B s 1 D"]  # [B, K, s, D], or the same
     tokens: Tokens
 
 

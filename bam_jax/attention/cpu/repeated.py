@@ -22,17 +22,13 @@ LEAST = 64
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Counted:
-    """The keys that are counted by kind: one of each kind, and how often it counts.
+    """The keys that are counted by kind: one of each kind, and how often it counts."""
 
-    Args:
-        k, v: [B, C, K, D], of one key of each kind.
-        count: [#B, N, C], keys of each kind that each query block counts.
-        level: [#H, N], their bias.
-    """
-
-    k: Float[Array, "B C K D"]
+    k: Float[Array, "B C K D"]  # [B, C, K, D], of one key of each kind
     v: Float[Array, "B C K D"]
+    # [#B, N, C], keys of each kind that each query block counts
     count: Float[Array, "#B N C"]
+    # [#H, N], their bias
     level: Float[Array, "#H N"]
 
 

@@ -23,27 +23,18 @@ _LOW, _HIGH = ("first", "lowest"), ("last", "highest", "norm")  # The numbers of
 
 
 class Extents(NamedTuple):
-    """The extents of the N blocks of one side, in all rows of the batch; every array has the blocks along its last axis.
+    """The extents of the N blocks of one side, in all rows of the batch; every array has the blocks along its last axis."""
 
-    Args:
-        position: of the tokens.
-        document: of the tokens' documents; None: one document a row.
-        document_or_pad: the same, where a pad is of document 0.
-        in_each_row: whether each row of the batch has a token there.
-        coordinate: smallest and largest coordinate, leaves [#H, N]; 0 of a block without tokens.
-        norm: at least the largest norm of the keys, or of the queries times abs(t_i) times the scale.
-        coldest, hottest: smallest and largest t_i of the queries; None: keys.
-        limits: of what any query of a block sees, and of what all of them see; None: keys.
-    """
-
-    position: Numbers
-    document: Numbers | None
-    document_or_pad: Numbers | None
-    in_each_row: Bool[Array, " N"]
-    coordinate: Range
-    norm: Float[Array, "H N"]
+    position: Numbers  # of the tokens
+    document: Numbers | None  # of the tokens' documents; None: one document a row
+    document_or_pad: Numbers | None  # the same, where a pad is of document 0
+    in_each_row: Bool[Array, " N"]  # whether each row of the batch has a token there
+    coordinate: Range  # smallest and largest coordinate, leaves [#H, N]; 0 of a block without tokens
+    norm: Float[Array, "H N"]  # at least the largest norm of the keys, or of the queries times abs(t_i) times the scale
+    # smallest and largest t_i of the queries; None: keys
     coldest: Float[Array, "#H N"] | None = None
     hottest: Float[Array, "#H N"] | None = None
+    # of what any query of a block sees, and of what all of them see; None: keys
     limits: tuple[Limits, Limits] | None = None
 
     @classmethod

@@ -12,15 +12,10 @@ from bam_jax.attention.logits.tokens import EMPTY, Tokens
 
 
 class Limits(NamedTuple):
-    """The lowest and the highest position that a query sees, both included.
+    """The lowest and the highest position that a query sees, both included."""
 
-    Args:
-        lowest: of any shape; None: no limit.
-        highest: of the same shape.
-    """
-
-    lowest: Int[Array, "..."] | None
-    highest: Int[Array, "..."]
+    lowest: Int[Array, "..."] | None  # of any shape; None: no limit
+    highest: Int[Array, "..."]  # of the same shape
 
     def contain(self, position: Int[Array, "..."]) -> Bool[Array, "..."]:
         """Tell whether a key at this position is seen."""

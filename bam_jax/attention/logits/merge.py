@@ -10,13 +10,7 @@ from bam_jax.attention.logits.skipping import Runs
 def deal_blocks(run: Runs, count: int) -> Runs:
     """The run of key blocks that the only query block needs, dealt out to so many copies of it, an even share to each.
 
-    Few queries and many keys have no other work to share out among the cores of a device.
-
-    Args:
-        run: [H, 1], by query head; see `skipping.runs`.
-
-    Returns:
-        Runs [H, P].
+    Few queries and many keys have no other work to share out among the cores of a device. [H, 1] -> [H, P].
     """
     cuts = run.first + run.length * jnp.arange(count + 1, dtype=jnp.int32) // count
     return Runs(cuts[:, :-1], cuts[:, 1:] - cuts[:, :-1])
@@ -37,9 +31,8 @@ def merge(
     (Array([2.], dtype=float32), Array(0.6931472, dtype=float32))
     """
     top = lse.max(axis)  # relative to the largest, no exponential overflows
-    weights = jnp.where(
-        lse <= HIDDEN, 0.0, jnp.exp(lse - jnp.expand_dims(top, axis))
-    )  # NaN compares as false and stays
+    # NaN compares as false and stays.
+    weights = jnp.where(lse <= HIDDEN, 0.0, jnp.exp(lse - jnp.expand_dims(top, axis)))
     total = weights.sum(axis)
     none = total == 0
     whole = jnp.where(none, 1.0, total)

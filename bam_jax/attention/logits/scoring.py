@@ -67,14 +67,10 @@ class Content:
     """The scores of content, to which a bias is added: products of queries and keys, scaled and softly capped.
 
     All is computed in the products' own type, float32, where scaling rounds nothing to two bytes.
-
-    Args:
-        scale: a number of Python.
-        soft_cap: see `Scoring`.
     """
 
     scale: float
-    soft_cap: float | None
+    soft_cap: float | None  # see `Scoring`
 
     def scaled(self, product: Array) -> Array:
         """The products of queries and keys, or what gradients sum of them, times the scale."""
@@ -206,25 +202,18 @@ class Differentiable(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Residuals:
-    """The one argument of every backward pass, left by the forward pass: the operands of an attention and its results.
-
-    Args:
-        q, k, v, scoring: the operands.
-        out: as the backend's `forward` gave it, in q's dtype or in the logits'.
-        lse: logarithms of the rows' normalisers, `HIDDEN` where a row sees nothing.
-        wanted: for each differentiable part of the scoring a flag for each of its leaves: whether anybody will look at its
-            cotangent, which may be anything if not.
-        d_lse: the cotangent of `lse`; None: 0.
-    """
+    """The one argument of every backward pass, left by the forward pass: the operands of an attention and its results."""
 
     q: Float[Array, "B T H D"]
     k: Float[Array, "B S K D"]
     v: Float[Array, "B S K D"]
     scoring: Scoring
-    out: Float[Array, "B T H D"]
-    lse: Float[Array, "B H T"]
+    out: Float[Array, "B T H D"]  # as the backend's `forward` gave it, in q's dtype or in the logits'
+    lse: Float[Array, "B H T"]  # logarithms of the rows' normalisers, `HIDDEN` where a row sees nothing
+    # for each differentiable part of the scoring a flag for each of its leaves: whether anybody will look at
+    # its cotangent, which may be anything if not
     wanted: Differentiable = dataclasses.field(metadata={"static": True})
-    d_lse: Float[Array, "B H T"] | None = None
+    d_lse: Float[Array, "B H T"] | None = None  # the cotangent of `lse`; None: 0
 
     def row_terms(self, d_out: Float[Array, "B T H D"]) -> tuple[Float[Array, "B H T"], Float[Array, "B H T"]]:
         """Two numbers of each row that the gradient of its logits needs: d_logit = exp(logit - lse) (d_weight - delta)."""

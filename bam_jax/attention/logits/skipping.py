@@ -55,14 +55,10 @@ class Runs(NamedTuple):
     """For each block of one side the run of blocks of the other side that it needs: the first of them, and how many.
 
     What lies between the first and the last one is walked over, needed or not: a loop has two ends, and masks leave few holes.
-
-    Args:
-        first: 0 of a block that needs none.
-        length: 0 of a block that needs none.
     """
 
-    first: Int[Array, "*H N"]
-    length: Int[Array, "*H N"]
+    first: Int[Array, "*H N"]  # 0 of a block that needs none
+    length: Int[Array, "*H N"]  # 0 of a block that needs none
 
     @classmethod
     def of(cls, needed: Bool[Array, "*H N M"]) -> "Runs":
@@ -123,11 +119,7 @@ def runs(
 
 
 def _strip_by_strip(of_strip: Callable[[Array, int], Runs], blocks: int, strip: int) -> Runs:
-    """The runs of all blocks.
-
-    Args:
-        of_strip: (start, count) -> the runs of so many blocks from one on, [H, count].
-    """
+    """The runs of all blocks, from `of_strip(start, count)`, those of so many from one on, [H, count]."""
     if blocks <= strip:
         return of_strip(jnp.zeros((), jnp.int32), blocks)
     # The last strip ends with the last block: it has some of those before it once more.

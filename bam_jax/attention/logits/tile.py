@@ -22,19 +22,12 @@ from bam_jax.biases.base import Coordinate, head_axes, sum_to
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Queries:
-    """The queries of a tile, as far as the mask and the bias go.
+    """The queries of a tile, as far as the mask and the bias go."""
 
-    Args:
-        limits: the positions that each sees.
-        segment: number of the document, -1 if none; None: one document.
-        coordinate: what the bias compares; None: the highest position of the limits as a number.
-        temperature: None for 1.
-    """
-
-    limits: Limits
-    segment: Array | None
-    coordinate: Coordinate
-    temperature: Array | None
+    limits: Limits  # the positions that each sees
+    segment: Array | None  # number of the document, -1 if none; None: one document
+    coordinate: Coordinate  # what the bias compares; None: the highest position of the limits as a number
+    temperature: Array | None  # None for 1
 
 
 @jax.tree_util.register_dataclass
@@ -183,17 +176,13 @@ class Parameters:
 
 @dataclasses.dataclass(frozen=True)
 class ScoringSums:
-    """The sums that backward kernels make beside dq, dk and dv, and the cotangent of a scoring made of them.
-
-    Args:
-        of_queries: whether a query's share is wanted of each number of the bias's table, the temperature, its coordinates.
-        of_keys: whether each of a key's coordinates is.
-    """
+    """The sums that backward kernels make beside dq, dk and dv, and the cotangent of a scoring made of them."""
 
     scoring: Scoring
     parameters: Parameters
+    # whether a query's share is wanted of each number of the bias's table, the temperature, its coordinates
     of_queries: list[bool]
-    of_keys: list[bool]
+    of_keys: list[bool]  # whether each of a key's coordinates is
 
     @classmethod
     def of(cls, scoring: Scoring, parameters: Parameters, wanted: Differentiable) -> "ScoringSums":

@@ -29,22 +29,18 @@ class UniqueKeys:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """Bounds of tokens and their vectors, block by block: with them nobody must look at every key to leave some out.
+    """Bounds of tokens and their vectors, block by block: with them nobody must look at every key to leave some out."""
 
-    Args:
-        first, last: [#B, M], smallest and largest position; (EMPTY, -1) of a block without tokens.
-        lowest, highest: the same of the coordinate, [#B, #H, M] or a tuple of such, infinities without tokens; None: positions.
-        norm: [B, K, M], at least the norm of every key. It is not finite where a key is not, and NaN where a value is not: a
-            block of which nothing is known is never left out.
-        block: tokens of a block; all M together are all tokens.
-    """
-
+    # [#B, M], smallest and largest position; (EMPTY, -1) of a block without tokens
     first: Int[Array, "#B M"]
     last: Int[Array, "#B M"]
+    # the same of the coordinate, [#B, #H, M] or a tuple of such, infinities without tokens; None: positions
     lowest: Coordinate
     highest: Coordinate
+    # [B, K, M], at least the norm of every key. It is not finite where a key is not, and NaN where a value is
+    # not: a block of which nothing is known is never left out
     norm: Float[Array, "B K M"]
-    block: int = dataclasses.field(metadata={"static": True})
+    block: int = dataclasses.field(metadata={"static": True})  # tokens of a block; all M together are all tokens
 
 
 @jax.tree_util.register_dataclass

@@ -31,7 +31,6 @@ _DTYPES = (
     "float16",
 )  # Of matrix products as exact as their operands; those of float32 round them to 19 bits.
 
-
 _MISCOMPILING = range(12080, 12091)
 """The versions of CUDA whose assembler miscompiles causal masks, as the attention in jax's own examples says. 12.9.1, which does
 not, calls itself 12090 as 12.9.0 does."""

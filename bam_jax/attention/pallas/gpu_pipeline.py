@@ -45,43 +45,26 @@ _INTERPRET: Any = plgpu.InterpretGPUParams()  # How kernels run on a CPU.
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """The work of the computing warpgroups.
+    """The work of the computing warpgroups."""
 
-    Args:
-        name: as profilers show it.
-        start: (head width) -> state, before the first tile.
-        step: (tile, state) -> state.
-        finish: state -> (matrices [64, D], vectors [64]) to store.
-        width: the streamed side's tokens in a tile.
-    """
-
-    name: str
-    start: Callable
-    step: Callable
-    finish: Callable
-    width: int
+    name: str  # as profilers show it
+    start: Callable  # (head width) -> state, before the first tile
+    step: Callable  # (tile, state) -> state
+    finish: Callable  # state -> (matrices [64, D], vectors [64]) to store
+    width: int  # the streamed side's tokens in a tile
 
 
 @dataclasses.dataclass(frozen=True)
 class LoadedTile:
-    """One tile as a warpgroup sees it: matrices in shared memory, and vectors of its tokens in registers.
+    """One tile as a warpgroup sees it: matrices in shared memory, and vectors of its tokens in registers."""
 
-    Args:
-        stationary: references to matrices of the side that lies along the rows, [64, D].
-        streamed: references to matrices of the side that lies along the columns, [n, D].
-        along_rows, along_columns: trees of vectors of either side, spread over the tile, [64, n].
-        bias: of this head, its parameters spread, too.
-        content: what products of queries and keys become.
-        add_product: (total, a, b) -> total + a b, with a in registers and b in shared memory.
-    """
-
-    stationary: tuple
-    streamed: tuple
-    along_rows: Any
+    stationary: tuple  # references to matrices of the side that lies along the rows, [64, D]
+    streamed: tuple  # references to matrices of the side that lies along the columns, [n, D]
+    along_rows: Any  # trees of vectors of either side, spread over the tile, [64, n]
     along_columns: Any
-    bias: Any
-    content: Content
-    add_product: Callable
+    bias: Any  # of this head, its parameters spread, too
+    content: Content  # what products of queries and keys become
+    add_product: Callable  # (total, a, b) -> total + a b, with a in registers and b in shared memory
 
 
 class _Side(NamedTuple):
@@ -176,22 +159,14 @@ class TilePipeline:
 
 @dataclasses.dataclass(frozen=True)
 class _Walk:
-    """One pass of a kernel over the tiles, on the grid [query head, 128 tokens of the stationary side, batch].
-
-    Args:
-        tiles: the operands.
-        kernel: the work on each tile.
-        stationary, streamed: the side that stays, and the side that passes by.
-        runs: of blocks of the streamed side, for each stationary one.
-        matrices, vectors: how many of each the kernel makes.
-    """
+    """One pass of a kernel over the tiles, on the grid [query head, 128 tokens of the stationary side, batch]."""
 
     tiles: TilePipeline
     kernel: Kernel
-    stationary: _Side
+    stationary: _Side  # the side that stays, and the side that passes by
     streamed: _Side
-    runs: Runs
-    matrices: int
+    runs: Runs  # of blocks of the streamed side, for each stationary one
+    matrices: int  # how many of each the kernel makes
     vectors: int
 
     def run(self) -> tuple[list[Array], list[Array]]:

@@ -30,19 +30,12 @@ from bam_jax.attention.pallas.tpu_layout import (
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class QueryOperands:
-    """The operands of queries that backward kernels need beside the tokens.
+    """The operands of queries that backward kernels need beside the tokens."""
 
-    Args:
-        q: [B, H, D, T].
-        d_out: [B, H, D, T].
-        lse: [B, H, 1, T], the log-normaliser.
-        delta: [B, H, 1, T], the sum over D of out times d_out.
-    """
-
-    q: Array
-    d_out: Array
-    lse: Array
-    delta: Array
+    q: Array  # [B, H, D, T]
+    d_out: Array  # [B, H, D, T]
+    lse: Array  # [B, H, 1, T], the log-normaliser
+    delta: Array  # [B, H, 1, T], the sum over D of out times d_out
 
 
 def query_kernel(

@@ -24,32 +24,20 @@ _INTERPRET: Any = True  # How kernels run on a CPU.
 
 @dataclasses.dataclass(frozen=True)
 class GridStep:
-    """The place in the grid where a kernel stands.
+    """The place in the grid where a kernel stands."""
 
-    Args:
-        queries, keys: what it reads of the tokens.
-        parameters: of the bias.
-        number: n -> the n-th parameter of this head, a scalar.
-        strip, diagonal: the tile's strip and the strip's number where the bias comes in strips; None and 0 for a formula.
-        first, last: whether this is the first, or last, step of the held block.
-        first_of_head: whether this is the first step of a query head.
-        first_block: whether the held block is the head's first.
-        needed: whether there is a tile to compute.
-        content: what products of queries and keys become.
-    """
-
-    queries: tile.Queries
+    queries: tile.Queries  # what it reads of the tokens
     keys: tile.Keys
-    parameters: tile.Parameters
-    number: Callable
-    strip: Any
+    parameters: tile.Parameters  # of the bias
+    number: Callable  # n -> the n-th parameter of this head, a scalar
+    strip: Any  # the tile's strip and the strip's number where the bias comes in strips; None and 0 for a formula
     diagonal: Any
-    first: Array
+    first: Array  # whether this is the first, or last, step of the held block
     last: Array
-    first_of_head: Array
-    first_block: Array
-    needed: Array
-    content: Content
+    first_of_head: Array  # whether this is the first step of a query head
+    first_block: Array  # whether the held block is the head's first
+    needed: Array  # whether there is a tile to compute
+    content: Content  # what products of queries and keys become
 
     def bias(self, width: int = 1) -> Bias:
         """The bias of this head, each parameter spread over this many lanes: Mosaic takes vectors in a formula."""
@@ -145,8 +133,7 @@ class TileGrid:
     ) -> Any:
         """Run a kernel that holds a block of queries and walks over the key blocks that it needs.
 
-        Args:
-            query_operands: a tree of arrays [#B, heads or fewer, n, T].
+        The operands of queries are a tree of arrays [#B, heads or fewer, n, T].
         """
         return _Walk.of(self, hold_queries=True).run(kernel, query_operands, outputs, whole_outputs, scratch)
 
@@ -164,19 +151,13 @@ class _Walk:
     The grid is [batch, held head, held block, its query heads, blocks of the other side], in index maps b, c, n, g and m. A
     kernel that holds keys walks over all query heads of a key head, so that the gradient of a key is summed where it is held
     and leaves the chip once.
-
-    Args:
-        tiles: the operands.
-        hold_queries: whether the held side is that of the queries.
-        first, count: [H, held blocks], the run of other blocks that each needs.
-        steps: blocks of the other side.
     """
 
     tiles: "TileGrid"
-    hold_queries: bool
-    first: Array
+    hold_queries: bool  # whether the held side is that of the queries
+    first: Array  # [H, held blocks], the run of other blocks that each needs
     count: Array
-    steps: int
+    steps: int  # blocks of the other side
 
     @classmethod
     def of(cls, tiles: "TileGrid", *, hold_queries: bool) -> "_Walk":

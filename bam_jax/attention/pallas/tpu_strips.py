@@ -56,22 +56,14 @@ def _same_documents(queries: Tokens, keys: Tokens) -> Array | bool:
 
 @dataclasses.dataclass(frozen=True)
 class StripTable:
-    """The strips of all tiles: tiles on one diagonal share theirs.
+    """The strips of all tiles: tiles on one diagonal share theirs."""
 
-    Args:
-        bias: a `Relative` one.
-        shift: of the slots; see `slot_shift`.
-        heads: of queries.
-        block_q, block_k: queries and keys of a tile.
-        query_blocks, key_blocks: number of blocks on either side.
-    """
-
-    bias: Bias
-    shift: Int[Array, ""]
-    heads: int
-    block_q: int
+    bias: Bias  # a `Relative` one
+    shift: Int[Array, ""]  # of the slots; see `slot_shift`
+    heads: int  # of queries
+    block_q: int  # queries and keys of a tile
     block_k: int
-    query_blocks: int
+    query_blocks: int  # number of blocks on either side
     key_blocks: int
 
     @property
@@ -109,9 +101,8 @@ class StripTable:
         values = jnp.broadcast_to(values, (self.heads, values.shape[1]))
         strip = lambda n: jax.lax.dynamic_slice_in_dim(values, n * self.step, used, axis=1)
         strips = jax.vmap(strip, out_axes=1)(jnp.arange(self.count))
-        strips = (
-            strips[..., ::-1] if keys_in_sublanes else strips
-        )  # offsets fall from lane to lane where queries lie there
+        # Offsets fall from lane to lane where queries lie there.
+        strips = strips[..., ::-1] if keys_in_sublanes else strips
         strips = jnp.pad(strips, ((0, 0), (0, 0), (0, self.width - used)))
         # The first sublane's values come first, so that the tile's own roll starts at 0.
         return jnp.roll(strips, 1 - (self.block_k if keys_in_sublanes else self.block_q), axis=2)
@@ -119,15 +110,10 @@ class StripTable:
 
 @dataclasses.dataclass(frozen=True)
 class StripBias(Bias):
-    """The bias of one tile inside a kernel, whose coordinates follow one another, whatever they are.
+    """The bias of one tile inside a kernel, whose coordinates follow one another, whatever they are."""
 
-    Args:
-        values: reference to the strip, [1, W].
-        first: the sublane of the tile at which it starts.
-    """
-
-    values: Any
-    first: int = 0
+    values: Any  # reference to the strip, [1, W]
+    first: int = 0  # the sublane of the tile at which it starts
 
     def __call__(self, i: Array, j: Array) -> Array:
         sublanes, lanes = jnp.broadcast_shapes(i.shape, j.shape)
