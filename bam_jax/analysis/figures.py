@@ -13,12 +13,12 @@ from bam_jax import biases as formulas
 from bam_jax import theory
 from bam_jax.analysis import heads
 from bam_jax.analysis.opened import open_run
-from bam_jax.analysis.priors import learned_priors, prior_weights
 from bam_jax.biases import GeneralisedGaussian, Uniform
 from bam_jax.evals import passkey
 from bam_jax.models.head_parameters import head_parameters
 from bam_jax.render import learned as curves
 from bam_jax.render import maps, style
+from bam_jax.render.learned import Heads
 from bam_jax.render.style import Figure
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.training import checkpoint, run_folder
@@ -30,6 +30,25 @@ TEXT = 128
 """Greatest number of tokens of held-out text whose biases are drawn."""
 
 type Runs = Mapping[str, Path]  # by label
+
+
+def learned_priors(run: Path) -> Heads:
+    """The priors of a trained BAM model, each parameter [layers, heads]."""
+    encoding = run_folder.read_config(run).encoding
+    if encoding != "bam":
+        raise UserError(f"{run} has no BAM priors, its encoding is {encoding!r}; give a run of --config.encoding=bam")
+    found = head_parameters(checkpoint.restore_model(run)[2])
+    return Heads(found["shape"], found["log_scale"], found["loc"])
+
+
+def prior_weights(learned: Heads, context: int) -> np.ndarray:
+    """The prior of every head for the last query of a context, [layers, heads, context]. Source: BAM, definition 2.
+
+    p(j) = exp(b(i, j)) / sum_j' exp(b(i, j')),   j <= i = context - 1
+    """
+    layers = (GeneralisedGaussian(*layer) for layer in zip(*map(jnp.asarray, learned), strict=True))
+    # The priors go by distance, nearest first; pages and figures go by position, the query last.
+    return np.stack([theory.prior_by_distance(layer, context)[:, ::-1] for layer in layers]).astype(np.float64)
 
 
 def draw_priors(run: Path, length: int = 0) -> Figure:

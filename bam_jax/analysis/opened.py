@@ -20,20 +20,15 @@ from bam_jax.training import bundled, checkpoint, run_folder
 
 @dataclasses.dataclass(frozen=True)
 class OpenRun:
-    """A run's newest checkpoint.
-
-    Args:
-        config: with the overrides.
-        origin: the fields of a record that identify the model: `step`, `config`, `commit`, `overrides`, `tokenizer`.
-        allow: addresses of text that may be fetched.
-    """
+    """A run's newest checkpoint."""
 
     path: Path
-    config: Config
+    config: Config  # with the overrides
     tokenizer: Tokenizer
     model: Decoder
+    # the fields of a record that identify the model: `step`, `config`, `commit`, `overrides`, `tokenizer`
     origin: Mapping[str, Any]
-    allow: frozenset[str]
+    allow: frozenset[str]  # addresses of text that may be fetched
 
     def require_decoder(self, because: str) -> None:
         if not self.config.model.causal:

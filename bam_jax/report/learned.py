@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from bam_jax import render
-from bam_jax.analysis import figures, heads, priors
+from bam_jax.analysis import figures, heads
 from bam_jax.experiments import recorded_runs
 from bam_jax.experiments.jobs import Job
 from bam_jax.experiments.results import Run
@@ -27,13 +27,13 @@ def find_run_priors(run: Run, folder: Path) -> Heads | None:
     path = folder / run.name
     if run.config is None or run.config.encoding != "bam" or not run_folder.latest_step(path):
         return None
-    return priors.learned_priors(path)
+    return figures.learned_priors(path)
 
 
 def find_job_priors(job: Job, folder: Path, file: Path | None) -> Heads | None:
     """The priors of a BAM job, from its run or a file of records; None if it is not trained."""
     if run_folder.latest_step(folder / job.name) == job.config.steps:
-        return priors.learned_priors(folder / job.name)
+        return figures.learned_priors(folder / job.name)
     recorded = recorded_runs.find(file, job.digest)
     return as_heads(recorded.heads) if recorded else None
 
@@ -48,7 +48,7 @@ def as_heads(recorded: Mapping[str, np.ndarray]) -> Heads | None:
 
 def priors_section(run: Run, learned: Heads, context: int, command: str) -> Section:
     """Each head's prior for a query with `context` keys, drawn and in numbers."""
-    weights = priors.prior_weights(learned, context)
+    weights = figures.prior_weights(learned, context)
     columns = learned.shape, learned.log_scale, weights[..., -NEAR:].sum(-1)
     rows = [
         [f"{layer}, {head}", *(f"{column[layer, head]:.2f}" for column in columns)]

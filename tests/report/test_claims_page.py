@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bam_jax import claims as claims_command
-from bam_jax.analysis import priors
+from bam_jax.analysis import figures
 from bam_jax.experiments import jobs
 from bam_jax.experiments.cells import Measured
 from bam_jax.experiments.claims import Claim, ClaimsFile, Judgement, Verdict
@@ -95,5 +95,5 @@ def test_learned_shapes_are_read_from_runs(tmp_path, monkeypatch):
     (job,) = [job for job in jobs.row_jobs(made) if job.row.label == "context 512"]
     (tmp_path / job.name / run_folder.CHECKPOINTS / str(job.config.steps)).mkdir(parents=True)
     learned = np.array([[-1.0, 2.0]])
-    monkeypatch.setattr(priors, "learned_priors", lambda run: Heads(learned, learned, learned))
+    monkeypatch.setattr(figures, "learned_priors", lambda run: Heads(learned, learned, learned))
     assert measured.learned_shapes("bam_figure12_contexts", "context 512") == [pytest.approx(learned)]

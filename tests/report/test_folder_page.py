@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bam_jax import config, render
-from bam_jax.analysis import figures, heads, priors
+from bam_jax.analysis import figures, heads
 from bam_jax.experiments import results
 from bam_jax.render.curves import Curve
 from bam_jax.render.learned import Heads
@@ -102,7 +102,7 @@ def test_a_key_beside_its_question_is_one_of_its_depths_and_positions_are_window
 def test_weights_are_the_prior_of_definition_2_and_a_mean_weighs_every_prompt_the_same():
     assert results.mean([cell("passkey", 64, 1.0, n=3), cell("passkey", 64, 0.0)]) == 0.75
     known = Heads(np.array([[0.0, 1.0]]), np.log([[1.0, 0.5]]), np.zeros((1, 2)))
-    uniform, laplace = priors.prior_weights(known, 4)[0]
+    uniform, laplace = figures.prior_weights(known, 4)[0]
     np.testing.assert_allclose(uniform, 0.25, rtol=1e-5)
     expected = np.exp(-0.5 * np.array([3.0, 2.0, 1.0, 0.0]))
     np.testing.assert_allclose(laplace, expected / expected.sum(), rtol=1e-5)
@@ -164,7 +164,7 @@ def test_a_report_on_nothing_names_the_remedy(tmp_path):
 @pytest.mark.full
 def test_what_a_model_has_learned_has_tables_and_figures(folder, monkeypatch):
     known = Heads(np.array([[-2.0, 3.0]]), np.zeros((1, 2)), np.zeros((1, 2)))
-    monkeypatch.setattr(priors, "learned_priors", lambda run: known)
+    monkeypatch.setattr(figures, "learned_priors", lambda run: known)
     for name in ("bam-seed0", "bam-seed1"):
         (folder / name / "checkpoints" / "2000").mkdir(parents=True)
     report.write(folder)
