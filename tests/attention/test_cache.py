@@ -1,6 +1,7 @@
 """The cache: slots are written from the front, and attention over them is attention over what was written."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from bam_jax.attention import cache as caches
 from bam_jax.attention.cpu import chunked
 from bam_jax.attention.logits import skipping
 from bam_jax.attention.logits.extents import key_norms, summarize
+from tests.attention.common import close, full, normals
 
 B, T, H, K, D = 2, 7, 4, 2, 4
 
@@ -20,33 +22,14 @@ B, T, H, K, D = 2, 7, 4, 2, 4
 @pytest.fixture
 def row(rng):
     """q, k, v, and key coordinates (high [B, H, T], low [1, 1, T])."""
-    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
-    return draw(B, T, H, D), draw(B, T, K, D), draw(B, T, K, D), (draw(B, H, T), draw(1, 1, T))
+    q, k, v, *own = normals(rng, (B, T, H, D), (B, T, K, D), (B, T, K, D), (B, H, T), (1, 1, T))
+    return q, k, v, tuple(own)
 
 
 def piece(row, at):
     _, k, v, own = row
     tokens = Tokens(jnp.arange(T, dtype=jnp.int32)[None, at], coordinate=jax.tree.map(lambda x: x[..., at], own))
     return k[:, at], v[:, at], tokens
-
-
-def test_pieces_lie_one_behind_another(row, monkeypatch):
-    monkeypatch.setattr(caches, "BLOCK", 3)
-    cache = Cache.empty(row[1], piece(row, slice(0, 1))[2], 9)
-    assert jax.tree.map(lambda x: not x.any(), cache.last_coordinate()) == (True, True)
-    for at in (slice(0, 3), slice(3, 6), slice(6, 7)):
-        cache = Cache.append(cache, *piece(row, at))
-        jax.tree.map(
-            lambda last, x, at=at: np.testing.assert_array_equal(last[..., 0], x[..., at.stop - 1]),
-            cache.last_coordinate(),
-            row[3],
-        )
-    assert cache.length == T
-    np.testing.assert_array_equal(cache.k[:, :T], row[1])
-    np.testing.assert_array_equal(cache.v[:, :T], row[2])
-    np.testing.assert_array_equal(cache.tokens.position[0], [*range(T), EMPTY, EMPTY])
-    assert not cache.k[:, T:].any()
-    assert_bounds(cache, exact=True)
 
 
 def test_what_a_cache_does_not_hold_is_refused(row):
@@ -59,61 +42,57 @@ def test_what_a_cache_does_not_hold_is_refused(row):
             cache.append(keys, values, tokens)
 
 
-@pytest.mark.parametrize("mask", [Mask(), Mask(window=3)])
-@pytest.mark.parametrize("backend", ["reference", "chunked", pytest.param("pallas_tpu", marks=pytest.mark.full)])
-def test_decoding_is_the_full_pass(backend, mask, row):
-    q, k, _, _ = row
-    whole = piece(row, slice(0, T))[2]
-    cache = Cache.empty(k, whole, 9)
-    full = attention(q, k, row[2], Scoring(biases.Difference(), whole, whole, mask=mask), backend=backend)
-    for t in range(T):
-        cache = cache.append(*piece(row, slice(t, t + 1)))
-        scoring = Scoring(biases.Difference(), piece(row, slice(t, t + 1))[2], cache.tokens, mask=mask)
-        out = attention(q[:, t : t + 1], cache.k, cache.v, scoring, backend=backend)
-        np.testing.assert_allclose(out, full[:, t : t + 1], atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("backend", "dtype"),
-    [
-        ("chunked", "bfloat16"),
-        ("reference", "float64"),
-        *(pytest.param(*case, marks=pytest.mark.full) for case in (("chunked", "float64"), ("rows", "float32"))),
-    ],
+CASES = [("chunked", None, True, 0), ("chunked", 3, False, 0), ("chunked", None, False, 2**30 + 5)]
+CASES += itertools.starmap(
+    full, itertools.product(("reference", "rows", "pallas_tpu"), (None, 3), (False, True), (0, 9))
 )
-def test_decoding_and_its_gradient_under_64_bits(backend, dtype, x64):
-    """Indices are int64 by default there, and may meet some of int32."""
-    q, k, v = jax.random.normal(jax.random.key(0), (3, B, 6, 4, 8)).astype(dtype)
-    k, v = k[:, :, :2], v[:, :, :2]
-    prior = biases.GeneralisedGaussian(*(jnp.full(4, x) for x in (0.5, -1.0, 0.3)))  # of float64
-    at = lambda first, stop: Tokens(jnp.arange(first, stop)[None])
+
+
+@pytest.mark.parametrize(("backend", "window", "x64", "start"), CASES)
+def test_decoding_and_its_gradient_are_those_of_the_full_pass(backend, window, x64, start, row, monkeypatch):
+    """With coordinates of each head and of all; or far from the front, with offsets of positions.
+
+    Under 64 bits indices are int64 by default, and may meet some of int32. Heads come one by one, as long prompts are read.
+    """
+    monkeypatch.setattr(caches, "BLOCK", 4)
+    monkeypatch.setattr(chunked, "_TABLE", 1)
+
+    def tokens_of(own, first, stop):
+        position = jnp.arange(first, stop, dtype=jnp.int32)[None]
+        return Tokens(start + position, coordinate=None if start else jax.tree.map(lambda x: x[..., first:stop], own))
+
+    def attend(q, k, v, queries, keys, backend):
+        bias = biases.ALiBi(jnp.full(H, 0.5)) if start else biases.Difference()
+        scoring = Scoring(bias, queries, keys, mask=Mask(window=window))
+        return attention(q, k, v, scoring, backend=backend, tiling=Tiling(block_q=2, block_k=4))
 
     @jax.jit
-    def last_two(q, k, v, prior):
-        attend = lambda n, tokens, cache: attention(
-            q[:, n : n + 1], cache.k, cache.v, Scoring(prior, tokens, cache.tokens), backend=backend
-        )
-        cache = Cache.empty(k, at(0, 6), 6).append(k[:, :4], v[:, :4], at(0, 4))
-        outs = []
-        for n in (4, 5):
-            cache = cache.append(k[:, n : n + 1], v[:, n : n + 1], at(n, n + 1))
-            outs.append(attend(n, at(n, n + 1), cache))
+    def last(q, k, v, own):
+        cut = lambda *at: (k[:, slice(*at)], v[:, slice(*at)], tokens_of(own, *at))
+        cache = Cache.empty(k, tokens_of(own, 0, T), 8).append(*cut(0, T - 4)).append(*cut(T - 4, T - 1))
+        outs = [attend(q[:, T - 4 : T - 1], cache.k, cache.v, tokens_of(own, T - 4, T - 1), cache.tokens, backend)]
+        cache = cache.append(*cut(T - 1, T))
+        outs.append(attend(q[:, T - 1 :], cache.k, cache.v, tokens_of(own, T - 1, T), cache.tokens, backend))
         return jnp.concatenate(outs, 1)
 
-    whole = lambda *x: attention(*x[:3], Scoring(x[3], at(0, 6), at(0, 6)), backend="reference")[:, 4:]
-    loss = lambda run: lambda *x: (run(*x).astype(float) ** 2).sum()
-    made, expected = (jax.value_and_grad(loss(run), range(4))(q, k, v, prior) for run in (last_two, whole))
-    tolerance = 0.1 if dtype == "bfloat16" else 1e-5
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(np.float64(a), np.float64(b), atol=tolerance, rtol=0.1), made, expected
-    )
+    @jax.jit
+    def whole(q, k, v, own):
+        tokens = tokens_of(own, 0, T)
+        return attend(q, k, v, tokens, tokens, "reference")[:, T - 4 :]
+
+    loss = lambda run: lambda *x: (((out := run(*x)).astype(float) ** 2).sum(), out)
+    with jax.enable_x64(x64):
+        close(*(jax.value_and_grad(loss(run), range(4), has_aux=True)(*row) for run in (last, whole)))
 
 
 def test_a_rewound_cache_goes_on_as_one_that_never_held_more(row):
-    fresh = Cache.empty(row[1], piece(row, slice(0, 1))[2], 9).append(*piece(row, slice(0, 3)))
+    fresh = Cache.empty(row[1], piece(row, slice(0, 1))[2], 9)
+    assert jax.tree.map(lambda x: not x.any(), fresh.last_coordinate()) == (True, True)
+    fresh = fresh.append(*piece(row, slice(0, 3)))
     cache = fresh.append(*piece(row, slice(3, 7))).rewound(3)
     np.testing.assert_array_equal(cache.tokens.position, fresh.tokens.position)
-    jax.tree.map(np.testing.assert_array_equal, cache.last_coordinate(), fresh.last_coordinate())
+    for each in (cache, fresh):
+        jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[..., 0], y[..., 2]), each.last_coordinate(), row[3])
     again, expected = (each.append(*piece(row, slice(5, 7))) for each in (cache, fresh))
     assert again.length == expected.length == 5
     np.testing.assert_array_equal(again.k[:, :5], expected.k[:, :5])
@@ -124,8 +103,7 @@ SLOTS, TILE = 46, 8
 STEEP = biases.GeneralisedGaussian(jnp.ones(H), jnp.linspace(1.0, 3.0, H), jnp.zeros(H))
 
 
-def without_summary(tokens):
-    return dataclasses.replace(tokens, summary=None)
+without_summary = lambda tokens: dataclasses.replace(tokens, summary=None)
 
 
 @jax.jit
@@ -150,7 +128,7 @@ def summed_up(cache):
 append, rewound = jax.jit(Cache.append), jax.jit(Cache.rewound)
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.full) for n in range(2, 12))])
+@pytest.mark.parametrize("seed", [0, 1, *map(full, range(2, 12))])
 def test_decoding_with_a_summary_is_decoding_without(seed, monkeypatch):
     """Pieces of all lengths, pads on the left, cuts anywhere, keys of all lengths, and what is not finite here and there."""
     monkeypatch.setattr(caches, "BLOCK", 4)
@@ -192,22 +170,6 @@ def assert_bounds(cache, *, exact):
     if exact:
         np.testing.assert_array_equal(known.norm, whole.norm)
     assert ((known.norm >= whole.norm) | np.isnan(known.norm)).all()
-
-
-@pytest.mark.parametrize("queries", [1, pytest.param(5, marks=pytest.mark.full)])
-def test_heads_one_by_one_have_their_part_of_the_summary(queries, row, monkeypatch):
-    """As long prompts are read, with coordinates of each head and of all."""
-    monkeypatch.setattr(caches, "BLOCK", 4)
-    monkeypatch.setattr(chunked, "_TABLE", 1)
-    whole = piece(row, slice(0, T))[2]
-    cache = Cache.empty(row[1], whole, 8).append(*piece(row, slice(0, T)))
-    seen = piece(row, slice(T - queries, T))[2]
-    q = row[0][:, T - queries :]
-    full = attention(q, *row[1:3], Scoring(biases.Difference(), seen, whole), backend="reference")
-    scoring = Scoring(biases.Difference(), seen, cache.tokens)
-    tiling = Tiling(block_q=2, block_k=4)
-    out = attention(q, cache.k, cache.v, scoring, backend="chunked", tiling=tiling)
-    np.testing.assert_allclose(out, full, atol=1e-6)
 
 
 def test_a_step_of_decoding_copies_no_cache():

@@ -13,22 +13,20 @@ from bam_jax.attention import BACKENDS, EMPTY, Scoring, Tiling, Tokens, UniqueKe
 from bam_jax.attention.logits.mask import visible
 from bam_jax.attention.logits.merge import merge
 from bam_jax.attention.logits.scoring import HIDDEN
-from bam_jax.attention.pallas import gpu
+from tests.attention.common import EACH, full, normals
 
 B, T, H, K, D = 2, 24, 4, 2, 4
-EACH = [pytest.param(name, marks=pytest.mark.hopper) if name == "pallas_gpu" else name for name in BACKENDS]
 
 
 @pytest.fixture
 def case(rng):
     """Two documents, padding and an empty slot; a prior so steep that far tiles are left out."""
-    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
     position = jnp.arange(T)[None].repeat(B, 0).at[1, 5].set(EMPTY)
     segment = jnp.asarray([[1] * 20 + [2] * 3 + [0], [1] * T], jnp.int32)
     tokens = Tokens(position, segment, jnp.arange(float(T))[None, None])
     bias = biases.GeneralisedGaussian(jnp.ones(H), jnp.full(H, 3.0), jnp.zeros(H))
     scoring = Scoring(bias, tokens, tokens, jnp.ones((B, H, T)))
-    return draw(B, T, H, D), draw(B, T, K, D), draw(B, T, K, D), scoring
+    return *normals(rng, (B, T, H, D), (B, T, K, D), (B, T, K, D)), scoring
 
 
 def places(q, k, v, scoring):
@@ -59,8 +57,7 @@ def places(q, k, v, scoring):
 
 
 @pytest.mark.parametrize("backend", EACH)
-def test_a_row_is_nan_where_what_it_sees_is(backend, case, monkeypatch):
-    monkeypatch.setattr(gpu, "_DTYPES", (*gpu._DTYPES, "float32"))
+def test_a_row_is_nan_where_what_it_sees_is(backend, case, float32_on_gpus):
     tiling = Tiling() if backend == "pallas_gpu" else Tiling(block_q=4, block_k=4)
     run = jax.jit(lambda *arguments: BACKENDS[backend].forward(*arguments, tiling))
     whole, _ = map(np.asarray, run(*case))
@@ -72,7 +69,7 @@ def test_a_row_is_nan_where_what_it_sees_is(backend, case, monkeypatch):
         np.testing.assert_allclose(out[~sees], whole[~sees], atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("backend", ["chunked", pytest.param("pallas_tpu", marks=pytest.mark.full)])
+@pytest.mark.parametrize("backend", ["chunked", full("pallas_tpu")])
 def test_one_query_is_nan_where_what_it_sees_is(backend, case):
     """As in decoding, where keys lie in slots that are not all filled, and values are looked at as they are read."""
     q, k, v, scoring = case
@@ -90,7 +87,7 @@ def test_one_query_is_nan_where_what_it_sees_is(backend, case):
         np.testing.assert_array_equal(np.isnan(run(q[:, -1:], k.at[1, slot, 1, 2].set(jnp.nan), v)), sees)
 
 
-@pytest.mark.parametrize("backend", ["chunked", pytest.param("pallas_tpu", marks=pytest.mark.full)])
+@pytest.mark.parametrize("backend", ["chunked", full("pallas_tpu")])
 def test_a_gradient_is_nan_where_what_it_is_made_of_is(backend, case):
     def loss(q, k, v, scoring, weights):
         return (attention(q, k, v, scoring, backend=backend, tiling=Tiling(block_q=4, block_k=4)) * weights).sum()
@@ -108,8 +105,7 @@ def test_keys_that_are_counted_are_nan_for_those_who_see_them(rng):
     length, count = 128, 7
     of = np.sort(rng.integers(0, count - 1, (1, length)))[:, ::-1].copy()  # a kind's tokens follow one another
     of[0, -1] = count - 1
-    k, v = (jnp.asarray(rng.normal(size=(count, K, D)), jnp.float32) for _ in range(2))
-    q = jnp.asarray(rng.normal(size=(1, length, H, D)), jnp.float32)
+    k, v, q = normals(rng, (count, K, D), (count, K, D), (1, length, H, D))
     tokens = Tokens(jnp.arange(length)[None], kinds=UniqueKeys(jnp.asarray(of), count))
     scoring = Scoring(biases.Uniform(), tokens, tokens)
     run = jax.jit(functools.partial(attention, backend="chunked", tiling=Tiling(block_q=16, block_k=16)))

@@ -13,6 +13,8 @@ from jax.sharding import PartitionSpec as P
 from bam_jax import biases
 from bam_jax.attention import BACKENDS, Mask, Scoring, Tiling, Tokens, attention
 from bam_jax.attention.ring import _deal, _take_back, ring, zigzag
+from tests.attention import common
+from tests.attention.common import close, full, slopes
 
 B, T, H, K, D = 2, 48, 4, 2, 8
 AXIS = "context"
@@ -21,18 +23,7 @@ TILING = Tiling(block_q=4, block_k=4)
 
 @pytest.fixture(scope="module")
 def mesh():
-    if jax.device_count() < 4:
-        pytest.skip("needs four devices")
     return jax.make_mesh((4,), (AXIS,), devices=jax.devices()[:4], axis_types=(AxisType.Auto,))
-
-
-BIASES = {
-    "uniform": lambda draw: biases.Uniform(),
-    "alibi": lambda draw: biases.ALiBi(draw(0.1, 3, H)),
-    "ggd": lambda draw: biases.GeneralisedGaussian(draw(-0.7, 1.5, H), draw(-1, 1, H), draw(-0.6, 0.6, H)),
-    "t5_distance": lambda draw: biases.T5Distance(draw(-1, 1, H, 6)),
-    "cable": lambda draw: biases.CABLE(),
-}
 
 
 def case(bias, *, packed, tempered, seed=0):
@@ -46,7 +37,7 @@ def case(bias, *, packed, tempered, seed=0):
         own_j = (total, jnp.zeros_like(total))
         own_i = (draw(0, 2, B, H, T), own_j)
     scoring = Scoring(
-        BIASES[bias](draw),
+        common.BIASES[bias](draw),
         Tokens(position, segment, own_i),
         Tokens(position, segment, own_j),
         draw(0.5, 2, B, H, T) if tempered else None,
@@ -66,21 +57,6 @@ def specs(scoring):
     )
 
 
-def slopes(attend, q, k, v, scoring, d_out):
-    """Output and gradients; of the scoring those of its floating-point leaves."""
-    leaves, structure = jax.tree.flatten(scoring)
-    floating = [n for n, x in enumerate(leaves) if jnp.issubdtype(x.dtype, jnp.floating)]
-
-    def of(q, k, v, parts):
-        whole = list(leaves)
-        for n, part in zip(floating, parts, strict=True):
-            whole[n] = part
-        return attend(q, k, v, jax.tree.unflatten(structure, whole))
-
-    out, vjp = jax.vjp(of, q, k, v, [leaves[n] for n in floating])
-    return out, *vjp(d_out)
-
-
 def over_ring(mesh, scoring, backend=BACKENDS["chunked"], *, balanced=False, tiling=TILING, check=True):
     text = P(None, AXIS)
     around = ring(backend, AXIS)
@@ -96,14 +72,14 @@ def over_ring(mesh, scoring, backend=BACKENDS["chunked"], *, balanced=False, til
 @pytest.mark.parametrize(
     ("backend", "bias", "packed", "tempered", "mask", "balanced", "check"),
     [
-        pytest.param("chunked", "ggd", True, True, Mask(), True, True, marks=pytest.mark.full),
+        full("chunked", "ggd", True, True, Mask(), True, True),
         ("chunked", "cable", True, False, Mask(), True, True),
-        pytest.param("chunked", "alibi", False, True, Mask(window=9), False, False, marks=pytest.mark.full),
-        pytest.param("chunked", "uniform", True, False, Mask(causal=False), False, True, marks=pytest.mark.full),
+        full("chunked", "alibi", False, True, Mask(window=9), False, False),
+        full("chunked", "uniform", True, False, Mask(causal=False), False, True),
         ("chunked", "t5_distance", False, False, Mask(causal=False, window=20), True, False),
-        pytest.param("rows", "ggd", True, True, Mask(), True, True, marks=pytest.mark.full),
+        full("rows", "ggd", True, True, Mask(), True, True),
         ("reference", "cable", False, True, Mask(), False, True),
-        pytest.param("pallas_tpu", "ggd", True, True, Mask(), True, False, marks=pytest.mark.full),
+        full("pallas_tpu", "ggd", True, True, Mask(), True, False),
     ],
 )
 def test_a_ring_agrees_with_the_whole(mesh, backend, bias, packed, tempered, mask, balanced, check):
@@ -113,11 +89,10 @@ def test_a_ring_agrees_with_the_whole(mesh, backend, bias, packed, tempered, mas
         scoring = dataclasses.replace(scoring, mask=mask)
         attend = over_ring(mesh, scoring, BACKENDS[backend], balanced=balanced, tiling=tiling, check=check)
         made, expected = (
-            jax.jit(functools.partial(slopes, run))(q, k, v, scoring, d_out)
+            jax.jit(functools.partial(slopes, run))(q, k, v, scoring, d_results=d_out)
             for run in (attend, functools.partial(attention, backend="reference"))
         )
-    for a, b in zip(jax.tree.leaves(made), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(a, b, atol=tolerance * max(1, np.abs(b).max()))
+    close(made, expected, tolerance)
 
 
 def test_steps_that_hold_no_mass_are_not_computed(mesh, x64):
@@ -153,24 +128,8 @@ def test_balanced_pieces_are_mirrored_and_come_back(mesh):
     np.testing.assert_array_equal(mapped(lambda x: _take_back(x, AXIS, 1))(there)[0], np.arange(16))
 
 
-@pytest.mark.full
-def test_every_device_has_the_same_work_when_balanced(mesh, x64):
-    """Pairs of tokens that a device computes, by the positions that it is given."""
-    q, k, v, scoring, _ = case("uniform", packed=False, tempered=False)
-    pairs = {}
-
-    def count(q, k, v, scoring, tiling):
-        seen = (scoring.queries.position[0, :, None] >= scoring.keys.position[0, None]).sum()
-        note = lambda device, n: pairs.update({int(device): pairs.setdefault(int(device), 0) + int(n)})
-        jax.debug.callback(note, jax.lax.axis_index(AXIS), seen)
-        return BACKENDS["chunked"].forward(q, k, v, scoring, tiling)
-
-    counting = dataclasses.replace(BACKENDS["chunked"], forward=count)
-    spread = {}
-    for balanced in (False, True):
-        pairs.clear()
-        jax.jit(over_ring(mesh, scoring, counting, balanced=balanced))(q, k, v, scoring)
-        jax.effects_barrier()
-        assert sum(pairs.values()) == T * (T + 1) // 2
-        spread[balanced] = max(pairs.values()) / min(pairs.values())
-    assert spread[True] < 1.01 and spread[False] > 4
+def test_offsets_are_exact_wherever_the_text_begins(mesh):
+    q, k, v, scoring, _ = case("alibi", packed=False, tempered=False)
+    far = dataclasses.replace(scoring.queries, position=scoring.queries.position + 2**30 + 5)
+    attend = jax.jit(over_ring(mesh, scoring, balanced=True))
+    close(attend(q, k, v, dataclasses.replace(scoring, queries=far, keys=far)), attend(q, k, v, scoring), 2e-5)

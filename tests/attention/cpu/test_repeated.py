@@ -1,6 +1,7 @@
 """Keys that repeat are counted by kind where the bias is level, and the result is that of all keys one by one."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from bam_jax import biases
 from bam_jax.attention import EMPTY, Mask, Scoring, Tiling, Tokens, UniqueKeys, attention
 from bam_jax.attention.cpu import repeated
 from bam_jax.attention.logits import skipping
+from tests.attention.common import close, normals, slopes
 
 B, T, S, H, K, D, C = 2, 128, 256, 4, 2, 8, 7
 BLOCK = 16
@@ -33,15 +35,19 @@ BIASES = {
 def case(rng):
     """q, k, v and the kinds of the keys; the keys of one kind are alike."""
     of = jnp.asarray(rng.integers(0, C, (B, S)), jnp.int32)
-    k, v = (jnp.asarray(rng.normal(size=(C, K, D)), jnp.float32)[of] for _ in range(2))
-    return jnp.asarray(rng.normal(size=(B, T, H, D)), jnp.float32), k, v, UniqueKeys(of, C)
+    q, *kinds = normals(rng, (B, T, H, D), (C, K, D), (C, K, D))
+    return q, *(x[of] for x in kinds), UniqueKeys(of, C)
 
 
-def both(q, k, v, scoring, skip):
-    run = jax.jit(
-        lambda backend, *x: attention(*x, backend=backend, tiling=Tiling(skip, BLOCK, BLOCK)), static_argnums=0
-    )
-    np.testing.assert_allclose(run("chunked", q, k, v, scoring), run("reference", q, k, v, scoring), atol=3e-5)
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def results(gradients, backend, skip, q, k, v, scoring):
+    run = lambda q, k, v: attention(q, k, v, scoring, backend=backend, tiling=Tiling(skip, BLOCK, BLOCK))
+    return slopes(run, q, k, v) if gradients else run(q, k, v)
+
+
+def compare(q, k, v, scoring, skip, gradients=False):
+    made, expected = (results(gradients, backend, skip, q, k, v, scoring) for backend in ("chunked", "reference"))
+    close(made, expected, 3e-4 if gradients else 3e-5)
 
 
 def scoring_of(bias, of, position, *, segment=None, mask=None, temperature=None):
@@ -68,7 +74,7 @@ def test_counting_changes_nothing(name, layout, case, rng):
         segment = jnp.asarray(np.repeat([[1, 2]], S // 2, axis=1))
     mask = {"window": Mask(window=90), "bidirectional": Mask(causal=False)}.get(layout, Mask())
     temperature = jnp.asarray(rng.uniform(0, 2, (1, H, T)), jnp.float32)
-    both(q, k, v, scoring_of(bias, of, position, segment=segment, mask=mask, temperature=temperature), skip)
+    compare(q, k, v, scoring_of(bias, of, position, segment=segment, mask=mask, temperature=temperature), skip)
 
 
 def test_slots_not_yet_written_are_of_no_kind(case):
@@ -78,7 +84,7 @@ def test_slots_not_yet_written_are_of_no_kind(case):
     of = UniqueKeys(jnp.where(filled, of.of, 0), C)
     keys = Tokens(jnp.where(filled, jnp.arange(S), EMPTY), kinds=of)
     queries = Tokens(jnp.arange(200 - T, 200)[None])
-    both(q, k, v, Scoring(biases.Uniform(), queries, keys), "exact")
+    compare(q, k, v, Scoring(biases.Uniform(), queries, keys), "exact")
 
 
 @pytest.mark.full
@@ -110,14 +116,5 @@ def test_few_queries_and_skipping_off_do_without(case):
 
 def test_gradients_are_those_of_all_keys(case):
     q, k, v, of = case
-
-    def gradients(of, backend):
-        bias, skip = BIASES["level far away"]
-        scoring = scoring_of(bias, of, jnp.arange(S)[None])
-        loss = lambda q, k, v: jnp.sin(
-            attention(q, k, v, scoring, backend=backend, tiling=Tiling(skip, BLOCK, BLOCK))
-        ).sum()
-        return jax.jit(jax.grad(loss, (0, 1, 2)))(q, k, v)
-
-    for a, b in zip(gradients(of, "chunked"), gradients(None, "reference"), strict=True):
-        np.testing.assert_allclose(a, b, atol=3e-4)
+    bias, skip = BIASES["level far away"]
+    compare(q, k, v, scoring_of(bias, of, jnp.arange(S)[None]), skip, gradients=True)

@@ -14,6 +14,7 @@ from bam_jax.attention import EMPTY, Mask, Scoring, Tokens, document_count
 from bam_jax.attention.logits import tile
 from bam_jax.attention.logits.extents import Extents, possibly_visible, wholly_visible
 from bam_jax.attention.logits.mask import visible
+from tests.attention.common import visible_by_definition
 
 B, T, BLOCK = 2, 12, 3
 MASKS = [Mask(causal, window) for causal in (True, False) for window in (None, 1, 3, 2**40)]
@@ -42,34 +43,16 @@ def extents(scoring):
     return Extents.of_queries(x, scoring, BLOCK), Extents.of_keys(x, x, scoring, BLOCK)
 
 
-def by_definition(queries, keys, mask):
-    """Which keys each query sees, [B, T, S]."""
-    column = lambda x: None if x is None else np.asarray(x, np.int64)[:, :, None]
-    row = lambda x: np.asarray(x, np.int64)[:, None]
-    i, j, first, last = column(queries.position), row(keys.position), column(queries.sees_from), column(queries.sees_to)
-    near = (i - j if mask.causal else abs(i - j)) < (mask.window or np.inf)
-    near = near & (True if first is None else j >= first)
-    seen = (i != EMPTY) & (j != EMPTY) & (near | (j < mask.sink_tokens))
-    if last is not None:
-        seen = seen & (j <= last)
-    elif mask.causal:
-        seen = seen & (j <= i)
-    if queries.segment is not None:
-        own, other = column(queries.segment), row(keys.segment)
-        seen = seen & (own == other) & (own > 0)
-    return seen
-
-
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("mask", MASKS)
 def test_pairs_tiles_and_blocks_see_what_the_definition_says(mask, packed, rng):
     for _ in range(4):
         queries, keys = sides(rng, packed)
-        wanted = by_definition(queries, keys, mask)
+        wanted = visible_by_definition(queries, keys, mask)
         np.testing.assert_array_equal(visible(queries, keys, mask), wanted)
         if mask.causal and mask.window:
             sinks = dataclasses.replace(mask, sink_tokens=2)
-            np.testing.assert_array_equal(visible(queries, keys, sinks), by_definition(queries, keys, sinks))
+            np.testing.assert_array_equal(visible(queries, keys, sinks), visible_by_definition(queries, keys, sinks))
         scoring = Scoring(biases.Uniform(), queries, keys, mask=mask)
         of_tile, across = tile.sides(scoring)
         down = jax.tree.map(lambda x: x[:, 0, 0, :, None], of_tile)
@@ -87,10 +70,10 @@ def test_pairs_tiles_and_blocks_see_what_the_definition_says(mask, packed, rng):
 def test_blocks_of_one_row_are_told_exactly(mask):
     """Positions that follow one another leave no doubt, so that no tile is computed in vain."""
     tokens = Tokens(jnp.arange(T)[None])
-    scoring = Scoring(biases.Uniform(), tokens, tokens, mask=mask)
-    blocks = by_definition(tokens, tokens, mask).reshape(T // BLOCK, BLOCK, T // BLOCK, BLOCK)
-    np.testing.assert_array_equal(possibly_visible(*extents(scoring)), blocks.any((1, 3)))
-    np.testing.assert_array_equal(wholly_visible(*extents(scoring)), blocks.all((1, 3)))
+    blocks = visible_by_definition(tokens, tokens, mask).reshape(T // BLOCK, BLOCK, T // BLOCK, BLOCK)
+    of = extents(Scoring(biases.Uniform(), tokens, tokens, mask=mask))
+    np.testing.assert_array_equal(possibly_visible(*of), blocks.any((1, 3)))
+    np.testing.assert_array_equal(wholly_visible(*of), blocks.all((1, 3)))
 
 
 WINDOWS = st.integers(1, T + 2)
@@ -106,7 +89,7 @@ def counted(position, segment, mask, limits=()):
     segment = None if segment is None else jnp.asarray(segment)
     tokens = Tokens(at, segment, **{name: seen[name] for name in limits})
     filled = (position != EMPTY) & (True if segment is None else segment > 0)
-    wanted = np.where(filled, np.maximum(by_definition(tokens, tokens, mask).sum(2), 1), 1)
+    wanted = np.where(filled, np.maximum(visible_by_definition(tokens, tokens, mask).sum(2), 1), 1)
     return np.broadcast_to(document_count(tokens, mask), wanted.shape), wanted
 
 

@@ -16,6 +16,7 @@ from bam_jax.attention.logits import skipping
 from bam_jax.attention.logits.mask import visible
 from bam_jax.attention.logits.scoring import bias_table
 from bam_jax.biases.base import bias
+from tests.attention.common import close, full, normals, slopes
 
 B, T, H, D = 2, 48, 2, 4
 PRIORS = {
@@ -27,40 +28,32 @@ PRIORS = {
 
 MASKS = {"causal": Mask(), "bidirectional": Mask(causal=False), "window": Mask(window=9)}
 CASES = [("chunked", *case) for case in itertools.product(PRIORS, [None, (0.0, 3.0), (-1.0, 1.0)], MASKS)]
-CASES = [pytest.param(*case, marks=pytest.mark.full) if n % 2 else case for n, case in enumerate(CASES)]
+CASES = [case if n % 5 == 0 else full(*case) for n, case in enumerate(CASES)]
 CASES += [("pallas_tpu", "alibi", (0.0, 3.0), "causal"), ("pallas_tpu", "ggd", None, "bidirectional")]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def slopes(backend, mask, tokens, q, k, v, bias, temperature):
+def results(backend, mask, tokens, *operands):
     """Output and gradients; cases that differ in numbers alone are compiled once."""
 
-    def loss(q, k, v, bias, temperature):
+    def run(q, k, v, bias, temperature):
         scoring = Scoring(bias, tokens, tokens, temperature, mask)
-        out = attention(q, k, v, scoring, backend=backend, tiling=Tiling(block_q=8, block_k=8))
-        return (out * jnp.cos(jnp.arange(D))).sum(), out
+        return attention(q, k, v, scoring, backend=backend, tiling=Tiling(block_q=8, block_k=8))
 
-    wanted = (0, 1, 2, 3) if temperature is None else (0, 1, 2, 3, 4)
-    return jax.value_and_grad(loss, wanted, has_aux=True)(q, k, v, bias, temperature)
+    return slopes(run, *operands)
 
 
 @pytest.mark.parametrize(("backend", "prior", "temperature", "mask"), CASES)
 def test_what_is_left_out_does_not_matter(backend, prior, temperature, mask, rng, x64):
-    q, k, v = (jnp.asarray(rng.normal(size=(B, T, H, D))) for _ in range(3))
     tokens = Tokens(jnp.arange(T)[None], jnp.asarray(np.repeat([[1, 2]], T // 2, axis=1)))
-    if temperature is not None:
-        temperature = jnp.asarray(rng.uniform(*temperature, (1, H, T)))
+    heat = jnp.asarray(rng.uniform(*temperature, (1, H, T))) if temperature else None
+    operands = *normals(rng, *[(B, T, H, D)] * 3), PRIORS[prior], heat
 
     def run(backend, dtype):
-        arguments = jax.tree.map(lambda x: x.astype(dtype), (q, k, v, PRIORS[prior], temperature))
-        return slopes(backend, MASKS[mask], tokens, *arguments)
+        return results(backend, MASKS[mask], tokens, *jax.tree.map(lambda x: x.astype(dtype), operands))
 
     dtype, tolerance = ("float32", 1e-4) if backend == "pallas_tpu" else ("float64", 1e-7)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(1, np.abs(b).max())),
-        run(backend, dtype),
-        run("reference", "float64"),
-    )
+    close(run(backend, dtype), run("reference", "float64"), tolerance)
 
 
 FACTORS = {
@@ -111,29 +104,30 @@ def test_what_is_left_out_is_lighter_than_its_share(prior, mask, skip, size, tem
 
 
 @pytest.mark.parametrize("backend", ["chunked", "pallas_tpu"])
+def at_the_edge(q, k, slope, soft_cap=None):
+    """Half of the keys lie one off the queries, the others at them, in two tiles."""
+    block = q.shape[1]
+    distance = jnp.repeat(jnp.array([1.0, 0.0]), block)[None, None]
+    near, far = jnp.zeros((1, 1, block)), distance
+    tokens = (Tokens(jnp.arange(x.shape[2])[None], coordinate=x) for x in (near, far))
+    scoring = Scoring(biases.ALiBi(jnp.array([slope])), *tokens, mask=Mask(causal=False), soft_cap=soft_cap)
+    return scoring, needed_tiles(q, k, scoring, "exact", block).tolist()
+
+
+@pytest.mark.parametrize("backend", ["chunked", "pallas_tpu"])
 def test_queries_are_rounded_to_nothing_that_the_bound_does_not_know(backend):
     """Content of a thousand nats, in heads whose root is no power of two, against a prior that is barely steep enough."""
     width, keys, block = 128, 16, 8
     numbers = np.arange(1, 2, 2**-7)  # all of bfloat16 there
     divided = numbers / np.sqrt(width)
     number = numbers[np.argmax(np.float64(divided.astype(jnp.bfloat16)) / divided)]  # would be rounded up most
-    q = np.full((1, block, 1, width), number)
-    k = np.repeat([1.0, -1.0], block)[None, :, None, None] * np.full(
-        (1, keys, 1, width), 1000 / number / np.sqrt(width)
-    )
-    q, k = jnp.asarray(q, jnp.bfloat16), jnp.asarray(k, jnp.bfloat16)
+    sign = np.repeat([1.0, -1.0], block)[None, :, None, None]
+    q = jnp.full((1, block, 1, width), number, jnp.bfloat16)
+    k = jnp.asarray(np.repeat(sign, width, -1) * 1000 / number / np.sqrt(width), jnp.bfloat16)
     content = float((np.float64(q)[0, 0, 0] * np.float64(k)[0, 0, 0]).sum() / np.sqrt(width))
-    slope = 2 * content + np.log(keys) + 24 * np.log(2)
-    distance = jnp.asarray(np.repeat([1.0, 0.0], block)[None, None], jnp.float32)
-    queries = Tokens(jnp.arange(block)[None], coordinate=jnp.zeros((1, 1, block)))
-    scoring = Scoring(
-        biases.ALiBi(jnp.array([slope * (1 + 1e-5)])),
-        queries,
-        Tokens(jnp.arange(keys)[None], coordinate=distance),
-        mask=Mask(causal=False),
-    )
-    assert np.array_equal(needed_tiles(q, k, scoring, "exact", block), [[[False, True]]])
-    v = jnp.broadcast_to(distance[0, 0, :, None, None], k[0].shape)[None].astype(jnp.bfloat16)  # 1 for far keys
+    scoring, needed = at_the_edge(q, k, (2 * content + np.log(keys) + 24 * np.log(2)) * (1 + 1e-5))
+    assert needed == [[[False, True]]]
+    v = jnp.broadcast_to(sign > 0, k.shape).astype(jnp.bfloat16)  # 1 for far keys
     tiling = Tiling(block_q=block, block_k=block, skip="off")
     lost = attention(q, k, v, scoring, backend=backend, tiling=tiling)
     assert 0 < np.float64(lost).max() < 2**-24
@@ -145,10 +139,7 @@ def test_a_soft_cap_bounds_content_by_no_less_than_itself(steeper):
     keys, block, cap = 16, 8, 3.0
     q, k = jnp.full((1, block, 1, 1), 100.0), jnp.repeat(jnp.array([1.0, -1.0]), block)[None, :, None, None]
     slope = (2 * cap + np.log(keys) + 24 * np.log(2)) * (1.001 if steeper else 0.999)
-    far = Tokens(jnp.arange(keys)[None], coordinate=jnp.repeat(jnp.array([1.0, 0.0]), block)[None, None])
-    near = Tokens(jnp.arange(block)[None], coordinate=jnp.zeros((1, 1, block)))
-    scoring = Scoring(biases.ALiBi(jnp.array([slope])), near, far, mask=Mask(causal=False), soft_cap=cap)
-    assert needed_tiles(q, k, scoring, "exact", block).tolist() == [[[not steeper, True]]]
+    assert at_the_edge(q, k, slope, cap)[1] == [[[not steeper, True]]]
 
 
 @bias
@@ -194,9 +185,6 @@ def test_keys_that_do_not_reach_hold_less_than_their_share(x64):
     for seed, (*prior, temperature, towards, end) in enumerate(itertools.product(*settings)):
         said, share = reached(*prior, temperature, towards, seed, end)
         assert said or share < np.log(1e-3), (prior, temperature, towards, end)
-
-
-def test_keys_reach_or_not(x64):
     assert not reached(8.0, 0.0, 0, (0.5, 2.0), False, 0)[0]
     assert not reached(8.0, 200.0, 0, (1.0, 1.0), False, 0)[0]
     assert reached(0.06, 0.0, 0, (0.5, 2.0), False, 0)[0]
@@ -206,25 +194,13 @@ def test_counts_of_tiles():
     tokens = Tokens(jnp.arange(T)[None])
     x = jnp.ones((B, T, H, D))
     scoring = Scoring(biases.ALiBi(jnp.array([10.0, 0.01])), tokens, tokens)
-    computed, seen = skipping.counts(x, x, scoring, Tiling(block_q=8, block_k=8))
-    assert seen.tolist() == [21, 21]  # of 36
-    assert computed.tolist() == [18, 21]
-    computed, _ = skipping.counts(x, x, scoring, Tiling(skip="off", block_q=8, block_k=8))
-    assert computed.tolist() == [21, 21]
-
-
-def test_far_tiles_are_left_out_of_a_local_head():
-    tokens = Tokens(jnp.arange(T)[None], coordinate=jnp.arange(float(T))[None, None])
-    x = jnp.ones((B, T, 1, D))
-    spans = lambda slope, skip: skipping.Runs.of(
-        needed_tiles(x, x, Scoring(biases.ALiBi(jnp.array([slope])), tokens, tokens), skip, 8)[0]
-    )
-    first, count = spans(10.0, "exact")
+    for skip, expected in (("exact", [18, 21]), (1e-2, [15, 21]), ("off", [21, 21])):
+        computed, seen = skipping.counts(x, x, scoring, Tiling(skip, 8, 8))
+        assert seen.tolist() == [21, 21]  # of 36
+        assert computed.tolist() == expected
+    first, count = skipping.Runs.of(needed_tiles(x, x, scoring, "exact", 8))
+    assert first.tolist() == [[0, 0, 0, 0, 1, 2], [0] * 6]
     assert (first + count == jnp.arange(1, T // 8 + 1)).all()
-    assert first.tolist() == [0, 0, 0, 0, 1, 2]
-    assert not spans(0.01, "exact")[0].any()
-    assert not spans(10.0, "off")[0].any()
-    assert spans(10.0, 1e-2)[0].tolist() == [0, 0, 0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("soft_cap", [None, 3.0])
@@ -239,17 +215,28 @@ def test_one_long_key_keeps_no_other_tile(soft_cap):
     np.testing.assert_array_equal(needed, expected)
 
 
-@pytest.mark.parametrize("strip", [1, 2 * 6 * 4, 2 * 6 * 6])
+@pytest.mark.parametrize("strip", [1, 2 * 6 * 4])
 def test_strips_of_tiles_are_the_whole_table(strip, monkeypatch, rng):
     monkeypatch.setattr(skipping, "_STRIP", strip)
     tokens = Tokens(jnp.arange(T)[None], jnp.asarray(np.repeat([[1, 2]], T // 2, axis=1)))
-    q, k = (jnp.asarray(rng.normal(size=(B, T, H, D)), jnp.float32) for _ in range(2))
+    q, k = normals(rng, *[(B, T, H, D)] * 2)
     temperature = jnp.asarray(rng.uniform(0, 2, (B, H, T)), jnp.float32)
     scoring = Scoring(biases.ALiBi(jnp.array([10.0, 0.1])), tokens, tokens, temperature)
     needed = skipping.needed(q, k, scoring, "exact", 8, 8)
     made = skipping.runs(q, k, scoring, "exact", 8, 8)
     jax.tree.map(np.testing.assert_array_equal, made[0], skipping.Runs.of(needed))
     jax.tree.map(np.testing.assert_array_equal, made[1], skipping.Runs.of(needed.swapaxes(1, 2)))
+
+
+def test_bounds_leave_no_near_key_out_far_from_the_first_query(rng):
+    """Positions far from a row's first query are rounded: here by 128 between the last query and keys before its block."""
+    start = 2**30 + 64 - 32
+    q, k, v = normals(rng, (1, 2, H, D), (1, T, H, D), (1, T, H, D))
+    keys, queries = Tokens(start + jnp.arange(T)[None]), jnp.asarray([[3, start + T - 1]])
+    bias, tiling = biases.ALiBi(jnp.full(H, 0.5)), Tiling(block_q=1, block_k=4)
+    both = attention(q, k, v, Scoring(bias, Tokens(queries), keys), backend="chunked", tiling=tiling)
+    alone = attention(q[:, 1:], k, v, Scoring(bias, Tokens(queries[:, 1:]), keys), backend="reference")
+    np.testing.assert_allclose(both[:, 1:], alone, atol=1e-5)
 
 
 def test_no_table_of_tiles_is_in_memory():
