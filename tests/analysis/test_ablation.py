@@ -31,16 +31,9 @@ def test_a_head_left_out_is_one_whose_values_are_zero(encoding):
             found = decoder(tokens)[0]
         np.testing.assert_allclose(found, wanted(tokens)[0], atol=1e-6)
         assert jnp.abs(found - whole).max() > 1e-4
-    np.testing.assert_array_equal(decoder(tokens)[0], whole)
-
-
-def test_the_decoder_is_whole_again_after_an_error():
-    config = Config(model=ModelConfig(layers=2, width=WIDTH, heads=HEADS, hidden=16))
-    decoder = transformer.build(config, vocab=11, rngs=nnx.Rngs(0))
-    before = jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(decoder)))
     with pytest.raises(ZeroDivisionError), ablation.without(decoder, [(1, 0)]):
         _ = 1 / 0
-    jax.tree.map(np.testing.assert_array_equal, before, nnx.to_pure_dict(nnx.state(decoder)))
+    np.testing.assert_array_equal(decoder(tokens)[0], whole)  # also after an error
 
 
 @pytest.mark.full

@@ -8,23 +8,6 @@ from bam_jax.analysis import figures
 from bam_jax.biases import alibi_slopes
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory, write_initial):
-    folder = tmp_path_factory.mktemp("runs")
-    (folder / "text.txt").write_text("a tale of some length, told again and again. " * 200)
-
-    def save(name, encoding, causal=True, **fields):
-        model = {"layers": 2, "heads": 4, "causal": causal}
-        data = {"source": str(folder / "text.txt"), "tokenizer": "char"}
-        return write_initial(folder / name, encoding=encoding, context=24, model=model, data=data, **fields)
-
-    return {
-        "bam": save("bam", "bam", ssmax="on", encoding_options={"init": "spread", "spread": 2.0}),
-        "alibi": save("alibi", "alibi", ssmax="off"),
-        "encoder": save("encoder", "nope", causal=False, ssmax="off"),
-    }
-
-
 def test_attention_is_that_of_the_head_of_each_class_that_sees_most_of_the_key(runs, rng, monkeypatch):
     given = {}
     monkeypatch.setattr(figures.maps, "attention", lambda maps, key: given.update(maps=maps, key=key))
@@ -89,9 +72,9 @@ def test_a_mistake_is_one_line_and_writes_nothing(runs, tmp_path, refused, argum
 
 def test_another_file_stays_and_a_suffix_may_be_given(runs, tmp_path, command, refused):
     given = figures_command.main, "scales", f"--run={runs['bam']}"
-    assert not command(*given, f"--out={tmp_path / 'v1.2.png'}")[0]
-    assert {path.name for path in tmp_path.iterdir()} == {"v1.2.png", "v1.2.svg"}
-    assert not command(*given, f"--out={tmp_path / 'v1.2'}")[0]
+    for out in ("v1.2.png", "v1.2"):
+        assert not command(*given, f"--out={tmp_path / out}")[0]
+        assert {path.name for path in tmp_path.iterdir()} == {"v1.2.png", "v1.2.svg"}
     for path in sorted(tmp_path.iterdir()):
         path.write_text("mine")
         assert path.name in refused(*given, f"--out={tmp_path / 'v1.2'}") and path.read_text() == "mine"

@@ -11,19 +11,12 @@ from bam_jax import config as configs
 from bam_jax import heads as heads_command
 from bam_jax import theory
 from bam_jax.analysis import ablation, heads, retrieval_heads
-from bam_jax.attention import Mask
-from bam_jax.data import loader
 from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint, run_folder
 
 T = 24
 FILES = heads.FILE, retrieval_heads.FILE, ablation.FILE
 FIELDS = {"context": T, "model": {"layers": 2, "width": 16, "heads": 4, "hidden": 16}}
-
-
-def full(*values):
-    return pytest.param(*values, marks=pytest.mark.full)
 
 
 def described(encoding="bam", ssmax="on", **options):
@@ -41,10 +34,11 @@ def first_layer(config):
     ("encoding", "ssmax"),
     [
         ("bam", "inside"),
-        full("bam", "outside"),
-        full("rope", "inside"),
         ("cable", "inside"),
-        full("dape_kerple", "off"),
+        *(
+            pytest.param(*case, marks=pytest.mark.full)
+            for case in (("bam", "outside"), ("rope", "inside"), ("dape_kerple", "off"))
+        ),
     ],
 )
 def test_the_last_prior_is_the_last_row_of_the_texts_prior(encoding, ssmax):
@@ -77,18 +71,20 @@ def test_keys_beyond_the_text_are_refused_where_the_prior_depends_on_it(run, mon
 
 
 def test_couplings_in_blocks_are_those_of_the_whole(monkeypatch):
-    _, q, k, scoring = first_layer(described("cable"))
+    """A record has their means over windows of the text."""
+    attention, q, k, scoring = first_layer(described("cable", "inside"))
     whole = theory.coupling(*heads.logits(q, k, scoring))
     monkeypatch.setattr(heads, "BLOCK", 5 * 4 * T)  # five rows, and four at the end
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), heads.coupling(q, k, scoring), whole)
+    monkeypatch.setattr(heads, "WINDOWS", 3)
+    record = heads._layer(attention, q, k, scoring, keys=[4])[0]
+    assert record["positions"] == [8, 16, 24]
+    np.testing.assert_allclose(record["kl_prior"], whole.kl_prior[0].reshape(3, 8).mean(1), atol=1e-5)
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory, write_initial):
-    folder = tmp_path_factory.mktemp("runs")
-    (folder / "text.txt").write_text("a tale of some length, told again and again. " * 200)
-    fields = {"encoding": "bam", "ssmax": "on", "encoding_options": {"init": "spread", "spread": 2.0}, **FIELDS}
-    return write_initial(folder / "run", **fields, data={"source": str(folder / "text.txt"), "tokenizer": "char"})
+@pytest.fixture
+def run(runs):
+    return runs["bam"]
 
 
 def test_the_command_writes_a_record_and_prints_a_line_for_each_head(run, command):
@@ -111,23 +107,8 @@ def test_the_command_writes_a_record_and_prints_a_line_for_each_head(run, comman
     assert "the s of Scalable Softmax" in legend and "docs/theory.md" in legend and "KL ‖ prior" in legend
 
 
-@pytest.mark.full
-def test_windows_of_the_text_hold_means(run, monkeypatch):
-    monkeypatch.setattr(heads, "WINDOWS", 3)
-    (record, *_) = heads.measure(run, keys=[4], tokens=20)
-    assert record["positions"] == [7, 13, 20]
-    _, tokenizer, decoder = checkpoint.restore_model(run)
-    text = loader.held_out(run_folder.read_config(run), tokenizer)[:20]
-    joint, content, prior, _ = theory.factors(*heads.logits(*heads.score_text(decoder, text)[0]))
-    for name, other in (("kl_content", content), ("kl_prior", prior)):
-        each = np.sum(joint[0] * np.log(np.where(joint[0] > 0, joint[0] / other[0], 1)), -1)
-        np.testing.assert_allclose(record[name], [each[:7].mean(), each[7:13].mean(), each[13:].mean()], atol=1e-4)
-
-
 MISTAKES = [
     ("--keys=0", "--keys=0"),
-    ("--keys=8,x", "--keys=8,x must be numbers"),
-    ("--tokens=-1", "--tokens=-1"),
     ("--tokens=99999999", "not 99999999; ask for a shorter text"),
     ("--prompts=2", "--prompts=2 are those of --passkey; give --passkey=LENGTHS as well"),
     ("--passkey=64 --prompts=0", "--prompts=0 must be 1 or more"),
@@ -159,10 +140,3 @@ def test_other_measurements_have_files_of_their_own_and_refuse_encoders(
     monkeypatch.setattr(module, "measure", lambda *_, **__: kept)
     heads_command.main([f"--run={tmp_path}", option])
     assert [json.loads(line) for line in (tmp_path / module.FILE).read_text().splitlines()] == kept
-
-
-def test_rows_of_a_scoring_are_its_queries():
-    _, _, _, scoring = first_layer(described("cable", "inside"))
-    some = heads.take_queries(scoring, 3, 9)
-    np.testing.assert_allclose(theory.prior(some), theory.prior(scoring)[:, :, 3:9], atol=1e-7)
-    assert some.mask == scoring.mask == Mask()

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bam_jax import config as configs
-from bam_jax import generate, heads, load
+from bam_jax import generate, load
 from bam_jax.analysis import language_model
 from bam_jax.analysis.language_model import until
 from bam_jax.data import tokenizers
@@ -69,11 +69,6 @@ def test_attention_factors_into_content_and_prior(model):
         model.attention("x" * 20_000)
 
 
-def test_draws_are_those_of_their_seed(model):
-    one, same, other = (model.generate("the module", 12, seed=seed) for seed in (1, 1, 2))
-    assert one == same != other
-
-
 def test_text_comes_in_pieces_and_ends_before_a_stop(model):
     tokens = list(model.tokens(KEY, 8, sampling=GREEDY))
     text = "".join(model.text(tokens))
@@ -83,6 +78,8 @@ def test_text_comes_in_pieces_and_ends_before_a_stop(model):
     written = model.text((token for token, _ in zip(tokens, counted, strict=False)), ["8"])
     assert "".join(written) == "4"
     assert next(counted) <= 3  # what stands behind the stop is not asked for
+    one, same, other = (model.generate("the module", 12, seed=seed) for seed in (1, 1, 2))
+    assert one == same != other
 
 
 def test_letters_of_several_tokens_come_whole(model):
@@ -130,10 +127,8 @@ def test_the_command_writes_to_stdout_and_its_speed_to_stderr(command, tmp_path)
     "argv, says",
     [
         ([], "give --prompt=TEXT or --file=PATH"),
-        (["--prompt=a", "--file=b"], "one of the two"),
         (["--prompt="], "the text is empty"),
         (["--prompt=a", "--temperature=-1"], "temperature=-1.0 must be 0"),
-        (["--prompt=a", "--seed=-1"], "--seed=-1 must be between"),
         (["--prompt=a", "--stop="], "stop has an empty text"),
         (
             ["--prompt=a", "--tokens=2000000000"],
@@ -141,7 +136,6 @@ def test_the_command_writes_to_stdout_and_its_speed_to_stderr(command, tmp_path)
         ),
         (["--prompt=a", "--config.model.width=32"], "does not fit with --config.model.width=32"),
         (["--file=nowhere"], "--file=nowhere is not a file; give the path of a text, or -"),
-        (["--prompt=a", "--run=quickstrt"], "did you mean 'quickstart'?"),
         (["--prompt=a", "--run="], "a run without a name is none"),
     ],
 )
@@ -149,25 +143,23 @@ def test_a_mistake_is_one_line(refused, argv, says):
     assert says in refused(generate.main, "--run=quickstart", *argv)  # a later --run goes before
 
 
-@pytest.mark.full
-def test_heads_of_the_box_are_printed_and_not_written(command, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert "layer, head" in command(heads.main, "--run=quickstart", "--tokens=64", "--keys=64", "--no-progress")[1]
-    assert not (bundled.FOLDER / "quickstart" / "heads.jsonl").exists()
+@pytest.fixture
+def small(tmp_path):
+    """Writes the folder of a model as it begins."""
+
+    def write(step=9, **changes):
+        sizes = {"layers": 1, "width": 16, "heads": 2, "hidden": 16, **changes.pop("model", {})}
+        config = configs.from_dict({"encoding": "nope", "context": 16, "steps": 9, "model": sizes} | changes)
+        tokenizer = tokenizers.tokenizer(config.data.tokenizer)
+        model = nnx.jit(lambda: transformer.build(config, vocab=tokenizer.padded, rngs=nnx.Rngs(0)))()
+        weights.write(tmp_path / "run", config, tokenizer, transformer.split(model)[1], step)
+        return str(tmp_path / "run")
+
+    return write
 
 
-def small(tmp_path, step=9, **changes):
-    """The folder of a model as it begins."""
-    sizes = {"layers": 1, "width": 16, "heads": 2, "hidden": 16, **changes.pop("model", {})}
-    config = configs.from_dict({"encoding": "nope", "context": 16, "steps": 9, "model": sizes} | changes)
-    tokenizer = tokenizers.tokenizer(config.data.tokenizer)
-    model = nnx.jit(lambda: transformer.build(config, vocab=tokenizer.padded, rngs=nnx.Rngs(0)))()
-    weights.write(tmp_path / "run", config, tokenizer, transformer.split(model)[1], step)
-    return str(tmp_path / "run")
-
-
-def test_a_prompt_longer_than_a_table_is_one_line(tmp_path, command, refused):
-    ask = generate.main, f"--run={small(tmp_path, encoding='learned')}"
+def test_a_prompt_longer_than_a_table_is_one_line(small, command, refused):
+    ask = generate.main, f"--run={small(encoding='learned')}"
     said = "a prompt of 8 tokens and tokens=20 to write are more than the learned position table holds (16)"
     assert f"{said}; give tokens=9 or fewer" in refused(*ask, "--prompt=abcdefgh", "--tokens=20")
     assert not command(*ask, "--prompt=abcdefgh", "--tokens=9")[0]
@@ -180,12 +172,15 @@ def test_values_of_another_type_are_one_line(model, asked):
         model.generate("a", **asked)
 
 
-def test_a_step_that_is_not_there_is_refused(tmp_path):
-    run = small(tmp_path, step=4)
+def test_a_step_that_is_not_there_is_refused(small, command):
+    """And a model that is not trained to its end is announced."""
+    run = small(step=4)
     assert load(run, step=4).step == 4
     for step in (3, -1):
         with pytest.raises(UserError, match=f"has no checkpoint of step {step}; it has those of 4$"):
             load(run, step=step)
+    status, _, err = command(generate.main, f"--run={run}", "--prompt=a", "--tokens=1")
+    assert not status and "was stopped: this is its checkpoint of step 4 of 9" in err
 
 
 def test_a_run_that_has_no_checkpoint_yet_says_when(tmp_path, refused):
@@ -196,21 +191,15 @@ def test_a_run_that_has_no_checkpoint_yet_says_when(tmp_path, refused):
     assert "has no checkpoint, nor model.safetensors; train it" in refused(*asked)
 
 
-def test_a_model_that_is_not_trained_to_its_end_says_so(tmp_path, command):
-    status, _, err = command(generate.main, f"--run={small(tmp_path, step=4)}", "--prompt=a", "--tokens=1")
-    assert not status and "was stopped: this is its checkpoint of step 4 of 9" in err
-
-
-def test_an_encoder_does_not_write(tmp_path, refused):
-    run = small(tmp_path, model={"causal": False}, data={"tokenizer": "byte", "task": "masked"})
-    assert load(run).logits("text").shape == (4, 257)
-    said = refused(generate.main, f"--run={run}", "--prompt=a")
+def test_an_encoder_does_not_write(encoder_run, refused):
+    assert load(encoder_run).logits("text").shape == (4, 257)
+    said = refused(generate.main, f"--run={encoder_run}", "--prompt=a")
     assert "an encoder (config.model.causal=False) does not write" in said
 
 
-def test_only_the_tokenizers_tokens_are_written(tmp_path):
+def test_only_the_tokenizers_tokens_are_written(small):
     """A model's vocabulary may have entries that only pad it."""
-    model = load(small(tmp_path, data={"tokenizer": "byte"}, model={"vocab": 600}))
+    model = load(small(data={"tokenizer": "byte"}, model={"vocab": 600}))
     drawn = list(model.tokens("a", 30, sampling=Sampling(temperature=50.0)))
     assert max(drawn) < 257 and len({*drawn}) > 20, "each token has a draw of its own"
 

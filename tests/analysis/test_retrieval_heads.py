@@ -9,6 +9,7 @@ import pytest
 from bam_jax import heads as heads_command
 from bam_jax.analysis import retrieval_heads
 from bam_jax.system import typed_json
+from bam_jax.training import bundled
 
 
 def test_weight_and_lead_are_those_of_the_definition():
@@ -64,3 +65,4 @@ def test_the_model_in_the_box_has_one_head_that_finds_keys_at_every_length(capsy
     head, *rows = (line.strip() for line in capsys.readouterr().out.splitlines())
     assert head.endswith("64 tokens") and any(row.startswith("1, 0") for row in rows)
     assert f"half needs {math.log(63):.1f}" in [" ".join(row.split()) for row in rows]
+    assert not (bundled.FOLDER / "quickstart" / retrieval_heads.FILE).exists(), "the package was written into"
