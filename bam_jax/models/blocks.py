@@ -33,17 +33,12 @@ class Attention(nnx.Module):
     def __init__(self, config: ModelConfig, encoding: Spec, dims: Dims, *, dtype: jnp.dtype, rngs: nnx.Rngs):
         self.heads, self.kv_heads = config.heads, config.kv_heads or config.heads
         head_width, linear = config.width // config.heads, FAMILIES[config.family].linear
+        inner, inner_kv = self.heads * head_width, self.kv_heads * head_width
         self.causal = config.causal
-        self.query = linear(config.width, self.heads * head_width, dtype=dtype, rngs=rngs_of(rngs, "query"))
-        self.key = linear(config.width, self.kv_heads * head_width, dtype=dtype, rngs=rngs_of(rngs, "key"))
-        self.value = linear(config.width, self.kv_heads * head_width, dtype=dtype, rngs=rngs_of(rngs, "value"))
-        self.out = linear(
-            self.heads * head_width,
-            config.width,
-            dtype=dtype,
-            rngs=rngs_of(rngs, "out"),
-            residual_layers=config.layers,
-        )
+        self.query = linear(config.width, inner, dtype=dtype, rngs=rngs_of(rngs, "query"))
+        self.key = linear(config.width, inner_kv, dtype=dtype, rngs=rngs_of(rngs, "key"))
+        self.value = linear(config.width, inner_kv, dtype=dtype, rngs=rngs_of(rngs, "value"))
+        self.out = linear(inner, config.width, dtype=dtype, rngs=rngs_of(rngs, "out"), residual_layers=config.layers)
         self.encoding: Encoding = encoding.build(dims, rngs_of(rngs, "encoding"))
         self.ssmax_prior = encoding.ssmax
         self.ssmax = encoding.build_ssmax(dims, self.encoding.bias(), rngs)
@@ -51,11 +46,7 @@ class Attention(nnx.Module):
         self.query_norm, self.key_norm = (
             nnx.RMSNorm(head_width, epsilon=1e-6, dtype=dtype, rngs=rngs) if config.qk_norm else None for _ in range(2)
         )
-        self.gate = (
-            linear(config.width, self.heads * head_width, dtype=dtype, rngs=rngs_of(rngs, "gate"))
-            if config.gate
-            else None
-        )
+        self.gate = linear(config.width, inner, dtype=dtype, rngs=rngs_of(rngs, "gate")) if config.gate else None
         self.sink_logits = nnx.Param(jnp.zeros(self.heads)) if config.sinks else None
         self.soft_cap = config.soft_cap or None
         self.tiling, self.backend = Tiling(), "auto"
@@ -125,10 +116,15 @@ class Attention(nnx.Module):
 
 
 class Block(nnx.Module):
-    """One layer with a norm before each part: x + attention(norm(x)), then x + mlp(norm(x))."""
+    """One layer: x + attention(norm(x)), then x + mlp(norm(x)).
+
+    In a post-norm family a norm stands behind each sum: norm(x + attention(x)), then norm(x + mlp(x)). Source: Vaswani et al.
+    2017, section 3.1; Devlin et al. 2019.
+    """
 
     def __init__(self, config: ModelConfig, encoding: Spec, dims: Dims, *, dtype: jnp.dtype, rngs: nnx.Rngs):
         family = FAMILIES[config.family]
+        self.post_norm = family.post_norm
         self.attention_norm = family.norm(config.width, dtype=dtype, rngs=rngs)
         self.attention = Attention(config, encoding, dims, dtype=dtype, rngs=rngs_of(rngs, "attention"))
         self.mlp_norm = family.norm(config.width, dtype=dtype, rngs=rngs)
@@ -138,7 +134,7 @@ class Block(nnx.Module):
 
     def attention_input(self, x: Float[Array, "B T E"]) -> Float[Array, "B T E"]:
         """The rows that attention reads, given those before this layer."""
-        return self.attention_norm(x)
+        return x if self.post_norm else self.attention_norm(x)
 
     def __call__(
         self, x: Float[Array, "B T E"], info: TokenInfo, cache: Cache | None = None, read: int | None = None
@@ -146,23 +142,7 @@ class Block(nnx.Module):
         """The rows after this layer; only the last `read` of them, if it is given."""
         attended, cache = self.attention(self.attention_input(x), info, cache, read)
         x = x[:, x.shape[1] - attended.shape[1] :] + attended
+        if self.post_norm:
+            x = self.attention_norm(x)
+            return self.mlp_norm(x + self.mlp(x)), cache
         return x + self.mlp(self.mlp_norm(x)), cache
-
-
-class PostNormBlock(Block):
-    """One layer with a norm behind each sum: norm(x + attention(x)), then norm(x + mlp(x)).
-
-    Source: Vaswani et al. 2017, section 3.1; Devlin et al. 2019.
-    """
-
-    def attention_input(self, x: Float[Array, "B T E"]) -> Float[Array, "B T E"]:
-        """The rows before this layer themselves, on which the norm of the layer below has been."""
-        return x
-
-    def __call__(
-        self, x: Float[Array, "B T E"], info: TokenInfo, cache: Cache | None = None, read: int | None = None
-    ) -> tuple[Float[Array, "B R E"], Cache | None]:
-        """See `Block`."""
-        attended, cache = self.attention(x, info, cache, read)
-        x = self.attention_norm(x[:, x.shape[1] - attended.shape[1] :] + attended)
-        return self.mlp_norm(x + self.mlp(x)), cache

@@ -76,10 +76,7 @@ def step_operations(config: Config, known: ParameterCounts) -> float:
 
 
 def multiplied_parameters(config: Config, known: ParameterCounts) -> int:
-    """Parameters that every token is multiplied with: the embedding is only where it is the head as well.
-
-    The head counts where embeddings are trained as well, which do without it: at most so many.
-    """
+    """Parameters that every token is multiplied with; an encoder that is trained on embeddings does without the head."""
     return known.transformer + (known.embedding if FAMILIES[config.model.family].tied else 0)
 
 

@@ -7,10 +7,7 @@ from bam_jax.models.transformer import Decoder
 
 
 def embed_texts(model: Decoder, tokens: Int[Array, "B T"], length: Int[Array, " B"]) -> Float[Array, "B E"]:
-    """The mean of a text's last hidden rows, in float32; its length is not normalised.
-
-    A row without tokens has the embedding 0. What stands behind a text's tokens does not matter.
-    """
+    """The mean of the last hidden rows of a text's first `length` tokens, in float32; its norm is not made 1."""
     filled = jnp.arange(tokens.shape[1]) < length[:, None]
     hidden, _ = model.hidden(tokens, segment=filled.astype(jnp.int32))
     return mean_rows(hidden, length)

@@ -38,7 +38,6 @@ def read_in_chunks(
 
     Args:
         lengths: tokens of each row's text, which are its last, those before being no text; None: all of them.
-        chunk: tokens read at once.
         read: number of last rows R of each chunk whose logits are wanted; a chunk is at least as long.
         slots: room in the caches, in tokens, the padding on the left included; at least what the text takes.
 
@@ -53,8 +52,7 @@ def read_in_chunks(
     if not 0 <= read <= length:
         raise UserError(f"read={read} must be from 0 to the {length} tokens of the text: each row is that of a token")
     chunk = max(chunk, read)
-    # On the left, so that the last chunk is whole and ends with the rows that are wanted.
-    pad = -length % chunk
+    pad = -length % chunk  # on the left, so that the last chunk is whole and ends with the rows that are wanted
     tokens = jnp.pad(tokens, ((0, 0), (pad, 0)))
     position = jnp.arange(-pad, length, dtype=jnp.int32)[None]
     if lengths is not None:
@@ -129,9 +127,8 @@ def generate(
     token = _draw(logits, key, sampling, vocab)
     yield token
     for n in range(steps - 1):
-        token, caches = _write(
-            graph, state, token, end[:, None] + n, caches, jax.random.fold_in(key, n), sampling, vocab
-        )
+        at, key_of_step = end[:, None] + n, jax.random.fold_in(key, n)
+        token, caches = _write(graph, state, token, at, caches, key_of_step, sampling, vocab)
         yield token
 
 
@@ -177,18 +174,20 @@ class TextReader:
         self._last: tuple[np.ndarray, int, Caches] | None = None
 
     def __call__(self, tokens: Int[np.ndarray, " T"]) -> Float[Array, "R V"]:
-        """Logits of the text's last rows.
-
-        Args:
-            tokens: at most as many as the reader was made for, and at least `read`.
-        """
+        """Logits of the last rows of a text, of at most as many tokens as the reader was made for and at least `read`."""
         pad = self.slots - len(tokens)
         text = np.pad(tokens, (pad, 0))
-        start = self.first_slot(text, pad)
+        start = 0
         if self._last is None:
             caches = _empty(self._graph, self._state, 1, self.slots, True)
         else:
-            caches, self._last = _rewind(self._last[2], start), None  # donated: they are not to be used again
+            before, pad_before, caches = self._last
+            if (
+                pad_before == pad
+            ):  # from the chunk on that differs; the last is always read, since its logits are wanted
+                differs = text[: -self.chunk] != before[: -self.chunk]
+                start = int(np.append(differs, True).argmax()) // self.chunk * self.chunk
+            caches, self._last = _rewind(caches, start), None  # donated: they are not to be used again
         for at in range(start, self.slots, self.chunk):
             position = np.arange(at, at + self.chunk, dtype=np.int32)[None] - pad
             position = np.where(position < 0, EMPTY, position)
@@ -197,14 +196,6 @@ class TextReader:
             logits, caches = _read(self._graph, self._state, piece, position, caches, self.read)
         self._last = text, pad, caches
         return logits[0]
-
-    def first_slot(self, text: Int[np.ndarray, " S"], pad: int) -> int:
-        """The slot, at the beginning of a chunk, from which on a text in its slots must be read."""
-        if self._last is None or self._last[1] != pad:
-            return 0
-        end = self.slots - self.chunk  # the last chunk is always read: its logits are wanted
-        differs = np.append(text[:end] != self._last[0][:end], True)
-        return int(differs.argmax()) // self.chunk * self.chunk
 
 
 @functools.partial(jax.jit, donate_argnums=0)

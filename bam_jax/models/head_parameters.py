@@ -3,7 +3,6 @@
 import numpy as np
 from flax import nnx
 
-from bam_jax.models.blocks import Attention
 from bam_jax.models.transformer import Decoder
 
 
@@ -13,20 +12,17 @@ def head_parameters(decoder: Decoder) -> dict[str, np.ndarray]:
     A prior that all layers share has no axis of layers; here it is one layer. Of a pattern these are the layers that have
     the parameter, in their order. Parameters of other shapes, such as the weights of CABLE's steps, are left out.
     """
-    stacks = [_of_stack(stack.attention, decoder) for stack in decoder.stacks()]
-    found: dict[str, list[np.ndarray]] = {}
+    heads, found = decoder.config.heads, dict[str, list[np.ndarray]]()
+    stacks: list[dict[str, np.ndarray]] = []
+    for stack in decoder.stacks():
+        attention = stack.attention
+        shape = (heads,) if decoder.shared_encoding else (attention.query.kernel.shape[0], heads)
+        plain = nnx.to_pure_dict(nnx.state(attention.encoding))
+        plain = {name: value for name, value in plain.items() if not isinstance(value, dict) and value.shape == shape}
+        if attention.ssmax is not None:
+            plain["ssmax"] = attention.ssmax.scale[...]
+        stacks.append({name: np.atleast_2d(np.asarray(value, np.float64)) for name, value in plain.items()})
     for place, at in decoder.order():
         for name, values in stacks[decoder.stack_of[place]].items():
             found.setdefault(name, []).extend(values[at : at + 1])
     return {name: np.stack(rows) for name, rows in found.items()}
-
-
-def _of_stack(attention: Attention, decoder: Decoder) -> dict[str, np.ndarray]:
-    """The parameters of the layers of a stack, each [layers, heads], or [1, heads] where they share it."""
-    layers = attention.query.kernel.shape[0]
-    shape = (decoder.config.heads,) if decoder.shared_encoding else (layers, decoder.config.heads)
-    parameters = nnx.to_pure_dict(nnx.state(attention.encoding))
-    plain = {name: value for name, value in parameters.items() if not isinstance(value, dict) and value.shape == shape}
-    if attention.ssmax is not None:
-        plain["ssmax"] = attention.ssmax.scale[...]
-    return {name: np.atleast_2d(np.asarray(value, np.float64)) for name, value in plain.items()}

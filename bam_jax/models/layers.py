@@ -36,37 +36,23 @@ def rngs_of(rngs: nnx.Rngs, name: str) -> nnx.Rngs:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A way to build models that their layers share.
+    """A way to build models that their layers share."""
 
-    Args:
-        norm: (width, dtype=, rngs=) -> module.
-        mlp: (width, hidden, layers, family=, dtype=, rngs=) -> module.
-        bias: whether linear maps have one.
-        tied: whether the head is the transposed embedding.
-        embedding_std: of the embedding's initial values.
-        std: of the initial kernels; those that write to the residual stream have (2 layers)^-1/2 of it, unless norms
-            follow. None: LeCun's, 1 / sqrt(inputs), for all.
-        post_norm: whether norms stand behind the sums of a layer, and behind the embeddings.
-        masked: whether the head is a `MaskedHead`.
-    """
-
-    norm: Callable[..., nnx.Module]
-    mlp: Callable[..., nnx.Module]
-    bias: bool
-    tied: bool
+    norm: Callable[..., nnx.Module]  # (width, dtype=, rngs=) -> module
+    mlp: Callable[..., nnx.Module]  # (width, hidden, layers, family=, dtype=, rngs=) -> module
+    bias: bool  # of linear maps
+    tied: bool  # the head is the transposed embedding
     embedding_std: float
+    # Of the initial kernels; those that write to the residual stream have (2 layers)^-1/2 of it, unless norms follow.
+    # None: LeCun's, 1 / sqrt(inputs), for all.
     std: float | None
-    post_norm: bool = False
-    masked: bool = False
+    post_norm: bool = False  # norms stand behind the sums of a layer, and behind the embeddings
+    masked: bool = False  # the head is a `MaskedHead`
 
     def linear(
         self, inputs: int, outputs: int, *, dtype: jnp.dtype, rngs: nnx.Rngs, residual_layers: int | None = None
     ) -> "Linear":
-        """A linear map [..., inputs] -> [..., outputs].
-
-        Args:
-            residual_layers: of the decoder, where the map writes to its residual stream.
-        """
+        """A linear map [..., inputs] -> [..., outputs]; `residual_layers`, of the decoder, if it writes to its stream."""
         options: dict[str, Any] = {}
         if self.std is not None:
             # A norm behind the sum undoes the stream's growth.
@@ -182,20 +168,15 @@ def head_logits(
     rows: Float[Array, "*B E"], kernel: Float[Array, "E V"], bias: Float[Array, " V"] | None
 ) -> Float[Array, "*B V"]:
     """Logits of rows, no narrower than float32."""
-    logits = jnp.matmul(rows, kernel, preferred_element_type=jnp.promote_types(rows.dtype, jnp.float32))
+    logits = jnp.matmul(rows, kernel, preferred_element_type=wide(rows))
     return logits if bias is None else logits + bias
 
 
-def _rms_norm(width: int, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> nnx.Module:
-    return nnx.RMSNorm(width, epsilon=1e-5, dtype=dtype, rngs=rngs)
-
-
-def _layer_norm(width: int, *, dtype: jnp.dtype, rngs: nnx.Rngs, epsilon: float = 1e-5) -> nnx.Module:
-    return nnx.LayerNorm(width, epsilon=epsilon, dtype=dtype, rngs=rngs)
-
-
+_layer_norm = functools.partial(nnx.LayerNorm, epsilon=1e-5)
 FAMILIES = {
-    "llama": Family(_rms_norm, SwiGLU, bias=False, tied=False, embedding_std=1.0, std=None),
+    "llama": Family(
+        functools.partial(nnx.RMSNorm, epsilon=1e-5), SwiGLU, bias=False, tied=False, embedding_std=1.0, std=None
+    ),
     "gpt2": Family(_layer_norm, GELU, bias=True, tied=True, embedding_std=0.02, std=0.02),
     # No token types: a text is one segment, whose row would be added to every token. That moves all embeddings, and so all
     # logits of a tied head, alike.
@@ -215,11 +196,9 @@ section 5.5, Devlin et al. 2019)."""
 
 
 def _dot_general_of_rows(x: Array, kernel: Array, dimension_numbers: tuple, **options: Any) -> Array:
-    """`lax.dot_general` of [..., E] and [E, F], as one matrix product on a CPU.
-
-    XLA's CPU backend computes the kernel's gradient, a contraction over two axes, four times slower than over one. (Of
-    rows and tokens that are both cut over devices, one axis cannot be made.)
-    """
+    """`lax.dot_general` of [..., E] and [E, F], as one matrix product on a CPU."""
+    # XLA's CPU backend computes the kernel's gradient, a contraction over two axes, four times slower than over one. Of rows
+    # and tokens that are both cut over devices, one axis cannot be made.
     if platform() != "cpu" or jax.sharding.get_abstract_mesh().size > 1:
         return jax.lax.dot_general(x, kernel, dimension_numbers, **options)
     y = jax.lax.dot_general(x.reshape(-1, x.shape[-1]), kernel, (((1,), (0,)), ((), ())), **options)

@@ -50,23 +50,8 @@ def describe(config: Config) -> str:
         if chosen.log_temperature:
             text += f", log-length temperature {chosen.log_temperature:g}"
         lines.append(text + (", one for all layers" if chosen.shared else ""))
-    runs = [(text, len([*equal])) for text, equal in itertools.groupby(lines)]
-    return " / ".join(text if count == 1 else f"{count} x {text}" for text, count in runs)
-
-
-def position_embedding(pattern: Sequence[Spec], dims: Dims, rngs: nnx.Rngs) -> nnx.Module | None:
-    """The model's position embedding, if its encoding has one."""
-    if len(pattern) > 1 and any(place.encoding.embedding for place in pattern):
-        raise UserError(
-            "config.encoding: sinusoidal and learned add positions to the embeddings, for all layers at once; they stand "
-            "alone, not in a pattern with others"
-        )
-    return pattern[0].build_embedding(dims, rngs)
-
-
-def runs(pattern: Sequence[Spec]) -> tuple[int, ...]:
-    """For each place the number of its run: equal places beside each other are one."""
-    return 0, *itertools.accumulate(int(a != b) for a, b in itertools.pairwise(pattern))
+    counts = [(text, len([*equal])) for text, equal in itertools.groupby(lines)]
+    return " / ".join(text if count == 1 else f"{count} x {text}" for text, count in counts)
 
 
 def scan_periods(
@@ -143,7 +128,7 @@ class Table:
         if self.turns is not None and self.magnitude is not None:
             attention.encoding = Turning(self.turns, self.magnitude)
         else:  # one of this trace, which may be changed
-            attention.encoding = nnx.merge(*nnx.split(attention.encoding))
+            attention.encoding = nnx.clone(attention.encoding)
         attention.encoding.window = None  # which stands in the limits
         attention.log_temperature = nnx.data(None)
         if self.alpha is not None and self.start is not None:

@@ -1,6 +1,7 @@
 """The transformer of both papers: token embeddings, a stack of layers, and a head, as a family of models has them."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,9 +15,9 @@ from bam_jax.attention import Cache, Mask, Scoring, Tokens, UniqueKeys, document
 from bam_jax.config import Config, ModelConfig
 from bam_jax.encodings import Dims, Encoding, Spec
 from bam_jax.models import per_device
-from bam_jax.models.blocks import Attention, Block, PostNormBlock, TokenInfo
+from bam_jax.models.blocks import Attention, Block, TokenInfo
 from bam_jax.models.layers import FAMILIES, MaskedHead, head_logits, product_dtype, rngs_of
-from bam_jax.models.pattern import alternatives, position_embedding, runs, scan_periods, specs, table
+from bam_jax.models.pattern import alternatives, scan_periods, specs, table
 from bam_jax.parallel import sharding
 from bam_jax.system.errors import UserError
 
@@ -51,16 +52,21 @@ class Decoder(nnx.Module):
         self.config = config
         family = FAMILIES[config.family]
         self.post_norm = family.post_norm
-        block = PostNormBlock if self.post_norm else Block
         init = nnx.initializers.normal(family.embedding_std)
         self.embed = nnx.Embed(vocab, config.width, dtype=dtype, embedding_init=init, rngs=rngs_of(rngs, "embed"))
         pattern = [encoding] if isinstance(encoding, Spec) else list(encoding)
         if all(place == pattern[0] for place in pattern):
             pattern = pattern[:1]
-        self.position = position_embedding(pattern, dims, rngs_of(rngs, "position"))
+        if len(pattern) > 1 and any(place.encoding.embedding for place in pattern):
+            raise UserError(
+                "config.encoding: sinusoidal and learned add positions to the embeddings, for all layers at once; they "
+                "stand alone, not in a pattern with others"
+            )
+        self.position = pattern[0].build_embedding(dims, rngs_of(rngs, "position"))
         found = alternatives(pattern, dims)
         self.alternatives = None if found is None else nnx.List(found)
-        self.stack_of = runs(pattern) if found is None else (0,) * len(pattern)
+        differs = [int(found is None and a != b) for a, b in itertools.pairwise(pattern)]
+        self.stack_of = 0, *itertools.accumulate(differs)  # a run of equal places is a stack
         self.shared_encoding = pattern[0].shared
         keys = rngs_of(rngs, "layers").split(config.layers)
 
@@ -70,7 +76,7 @@ class Decoder(nnx.Module):
 
             @nnx.vmap(in_axes=0, out_axes=0)
             def build(rngs: nnx.Rngs) -> Block:
-                return block(config, encoding, dims, dtype=dtype, rngs=rngs)
+                return Block(config, encoding, dims, dtype=dtype, rngs=rngs)
 
             made = build(nnx.Rngs(params=keys.params.key[...][np.array(own)]))
             if encoding.shared:  # one for all layers, in the place of the stacked ones, without their axis of layers
@@ -156,7 +162,7 @@ class Decoder(nnx.Module):
             seen[stack] += 1
 
     def _scan(self, x: Array, infos: list[TokenInfo]) -> Array:
-        """The rows after all layers, of which one of each stack is compiled and run as often as there are layers."""
+        """The rows after all layers, one of each stack compiled."""
         remat = jax.checkpoint if self.config.remat else lambda step: step
         after = lambda layer, info, x: (sharding.shard_activations(layer(x, info)[0]), None)
         places = self._places()
@@ -181,10 +187,8 @@ class Decoder(nnx.Module):
     def _unroll(
         self, x: Array, infos: list[TokenInfo], tokens: Array, caches: Caches | None, read: int | None
     ) -> tuple[Array, Caches | None]:
-        """The last `read` rows after all layers, and their caches.
-
-        A scan could do neither: the last layer computes no rows but those, and each cache is updated in place, not copied.
-        """
+        """The last `read` rows after all layers, and their caches."""
+        # A scan could do neither: the last layer computes no rows but those, and each cache is updated in place, not copied.
         places = self._places()
         updated: list[Cache] = []
         for n, (place, at) in enumerate(self.order()):
@@ -192,17 +196,7 @@ class Decoder(nnx.Module):
             wanted = read if n == self.config.layers - 1 else None
             cache = None if caches is None else caches[n]
             own = self._with_kinds(infos[place], tokens) if n == 0 and cache is not None else infos[place]
-
-            def run(
-                state: nnx.State,
-                x: Array,
-                cache: Cache | None,
-                layer: Callable[[nnx.State], Block] = layer,
-                own: TokenInfo = own,
-                wanted: int | None = wanted,
-            ) -> tuple[Array, Cache | None]:
-                return layer(state)(x, own, cache, wanted)
-
+            run = lambda state, x, cache, layer=layer, own=own, wanted=wanted: layer(state)(x, own, cache, wanted)
             state = jax.tree.map(lambda s, at=at: s[at], stacked)
             x, cache = (jax.checkpoint(run) if self.config.remat else run)(state, x, cache)
             x = sharding.shard_activations(x)
@@ -275,11 +269,7 @@ class Decoder(nnx.Module):
         return (dataclasses.replace(first, tokens=tokens), *others)
 
     def _with_kinds(self, info: TokenInfo, ids: Array) -> TokenInfo:
-        """The info with the tokens' ids, where the first layer's keys and values go by those alone.
-
-        Without positions in x and in k, each occurrence of an id has the same key and the same value there, which attention over
-        a long cache makes use of.
-        """
+        """The info with the tokens' ids, where the first layer's keys and values go by those alone: positions are in neither."""
         if self.position is not None or type(self._encodings()[0]).rotate is not Encoding.rotate:
             return info
         kinds = UniqueKeys(ids, self.embed.num_embeddings)

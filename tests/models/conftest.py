@@ -1,9 +1,29 @@
-"""A row read piece by piece, for the tests of models."""
-
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from flax import nnx
 
 from bam_jax.attention import EMPTY
+
+
+@pytest.fixture
+def tokens(rng):
+    """Two rows of 12 of 24 tokens, none of them repeated."""
+    return jnp.asarray(np.stack([rng.permutation(24)[:12] for _ in range(2)]), jnp.int32)
+
+
+@pytest.fixture
+def slopes():
+    """A loss of all of a model's logits, and its gradient."""
+
+    def value_and_gradient(model, tokens, segment=None):
+        graph, state = nnx.split(model)
+        weigh = lambda logits: (logits * jnp.cos(jnp.arange(logits.shape[-1]))).sum()
+        loss = lambda state: weigh(nnx.merge(graph, state)(tokens, segment=segment)[0])
+        return jax.jit(jax.value_and_grad(loss))(state)
+
+    return value_and_gradient
 
 
 @pytest.fixture

@@ -1,5 +1,3 @@
-"""Prompts read in pieces, and greedy writing, against passes over the whole text."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,6 +33,8 @@ def test_every_piece_gives_its_last_rows(encoding, tokens):
     whole = made(tokens)[0]
     logits = [np.asarray(x) for x, _ in generate.read_in_chunks(made, tokens, chunk=5, read=5)]
     np.testing.assert_allclose(np.concatenate(logits, 1)[:, -T:], whole, atol=1e-4)
+    logits, _ = generate.prefill(made, tokens, chunk=4, read=T - 1)  # more than a chunk
+    np.testing.assert_allclose(logits, whole[:, 1:], atol=1e-4)
 
 
 def test_greedy_takes_the_most_likely_token_again_and_again(tokens):
@@ -44,9 +44,6 @@ def test_greedy_takes_the_most_likely_token_again_and_again(tokens):
         text = text.at[:, n].set(made(text)[0][:, n - 1].argmax(-1))
     written = generate.greedy(made, tokens, steps, chunk=3)
     np.testing.assert_array_equal(written, text[:, T:])
-
-
-FULL = [pytest.param(name, marks=pytest.mark.full) for name in ("cable", "rope", "sinusoidal")]
 
 
 @pytest.mark.full
@@ -66,26 +63,17 @@ def test_a_table_must_hold_what_is_read_and_written(tokens):
     assert generate.greedy(made, tokens, 4).shape == (2, 4)  # the last token written is not read: 16 positions
     with pytest.raises(UserError, match=r"17 tokens are more than the learned position table holds \(16\)"):
         generate.greedy(made, tokens, 5)
-    with pytest.raises(UserError, match="26 tokens"):
-        generate.prefill(made, jnp.tile(tokens, 2))
-
-
-def test_a_read_longer_than_a_chunk_is_read_whole(tokens):
-    made = build("bam")
-    logits, _ = generate.prefill(made, tokens, chunk=4, read=T - 1)
-    np.testing.assert_allclose(logits, made(tokens)[0][:, 1:], atol=1e-4)
-
-
-@pytest.mark.parametrize("read", [-1, T + 1])
-def test_there_are_as_many_rows_as_tokens(tokens, read):
-    with pytest.raises(UserError, match=rf"read={read} must be from 0 to the {T} tokens"):
-        generate.prefill(build("bam"), tokens, chunk=4, read=read)
-    with pytest.raises(UserError, match="the 0 tokens of the text"):
-        generate.greedy(build("bam"), tokens[:, :0], 1)
+    for call, says in (
+        (lambda: generate.prefill(made, jnp.tile(tokens, 2)), "26 tokens"),
+        (lambda: generate.prefill(made, tokens, read=T + 1), f"read={T + 1} must be from 0 to the {T} tokens"),
+        (lambda: generate.greedy(made, tokens[:, :0], 1), "the 0 tokens of the text"),
+    ):
+        with pytest.raises(UserError, match=says):
+            call()
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("encoding", ["bam", *FULL])
+@pytest.mark.parametrize("encoding", ["bam", "cable", "rope", "sinusoidal"])
 def test_texts_read_one_after_another_are_each_read_as_if_alone(encoding, tokens, monkeypatch):
     made, reader_read = build(encoding), generate._read
     read = []
@@ -120,12 +108,11 @@ def test_all_chunks_of_all_texts_are_read_by_one_program(tokens):
 
 
 def test_chunks_of_a_reader_are_as_equal_as_blocks_allow():
-    sizes = lambda length, chunk: [
-        getattr(generate.TextReader(build("nope"), length, chunk=chunk, read=5), x) for x in ("chunk", "slots")
-    ]
-    assert sizes(100, 64) == [64, 128]
-    assert sizes(1030, 512) == [512, 1536]  # three chunks of 344 tokens, in whole blocks of 256
-    assert sizes(3, 2) == [5, 5]
+    made = build("nope")
+    # Of 1030 tokens three chunks of 344, in whole blocks of 256.
+    for length, chunk, sizes in ((100, 64, (64, 128)), (1030, 512, (512, 1536)), (3, 2, (5, 5))):
+        reader = generate.TextReader(made, length, chunk=chunk, read=5)
+        assert (reader.chunk, reader.slots) == sizes
 
 
 @pytest.mark.full
@@ -146,10 +133,6 @@ def test_tokens_counted_by_their_ids_give_the_logits_of_all(rng, monkeypatch):
     logits, _ = generate.prefill(made, text, chunk=64, read=64)
     np.testing.assert_allclose(logits, whole[:, -64:], atol=2e-4)
     assert len(walked) == 1  # in the first layer of two, in the one program for all pieces
-
-
-@pytest.mark.parametrize("encoding", ["rope", "learned"])
-def test_keys_that_know_their_positions_are_not_counted(encoding):
-    assert [cache.tokens.kinds for cache in build(encoding).caches(1, 8)] == [None, None]
-    first, second = build("bam").caches(1, 8)
-    assert first.tokens.kinds.count == VOCAB and second.tokens.kinds is None
+    kinds = lambda model: [cache.tokens.kinds and cache.tokens.kinds.count for cache in model.caches(1, 8)]
+    # Keys that know their positions are not counted.
+    assert kinds(made) == [VOCAB, None] and kinds(build("rope")) == kinds(build("learned")) == [None, None]

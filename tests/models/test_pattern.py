@@ -1,5 +1,3 @@
-"""Patterns of encodings, and what goes with attention in the layers of today: norms, gates, sinks, caps, temperatures."""
-
 import dataclasses
 import doctest
 import math
@@ -21,47 +19,25 @@ from bam_jax.system.errors import UserError
 VOCAB, T = 24, 12
 TINY = ModelConfig(layers=6, width=16, heads=4, kv_heads=2, hidden=16, dtype="float32")
 ALL = {"qk_norm": True, "gate": True, "sinks": True}
+SEGMENT = np.array([[1] * 7 + [2] * 5, [1] * 4 + [2] * 6 + [0] * 2])
 
+# Places that differ in numbers alone, and places with formulas and parameters of their own, in two runs.
 TURNING = "rope:window=3/p_rope:share=0.5,base=100/nope:log_temperature=0.5,log_temperature_start=3"
-"""Places that differ in numbers alone."""
 FORMULAS = "rope:window=4,ssmax=on/bam:init=spread,window=5/bam:init=spread,window=5"
-"""Places with formulas and parameters of their own, in two runs."""
 
 
 def full(*values):
     return pytest.param(*values, marks=pytest.mark.full)
 
 
-def build(encoding, seed=0, move=True, **changes):
+def build(encoding, move=True, **changes):
     sizes = {name: changes.pop(name) for name in list(changes) if name in configs.sections.kinds(ModelConfig)}
     config = Config(encoding=encoding, context=T, model=dataclasses.replace(TINY, **sizes), **changes)
-    model = models.build(config, vocab=VOCAB, rngs=nnx.Rngs(seed))
-    if not move:
-        return model
+    graph, state = nnx.split(models.build(config, vocab=VOCAB, rngs=nnx.Rngs(0)))
     # Every parameter away from its initial value, so that nothing hides behind a zero.
-    graph, state = nnx.split(model)
     noise = np.random.default_rng(1)
-    return nnx.merge(
-        graph,
-        jax.tree.map(
-            lambda x: (
-                x + 0.3 * noise.normal(size=x.shape).astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
-            ),
-            state,
-        ),
-    )
-
-
-@pytest.fixture
-def tokens(rng):
-    """Two rows without a repeated token."""
-    return jnp.asarray(np.stack([rng.permutation(VOCAB)[:T] for _ in range(2)]), jnp.int32)
-
-
-def slopes(model, tokens, segment=None):
-    graph, state = nnx.split(model)
-    loss = lambda state: (nnx.merge(graph, state)(tokens, segment=segment)[0] * jnp.cos(jnp.arange(VOCAB))).sum()
-    return jax.jit(jax.value_and_grad(loss))(state)
+    shifted = lambda x: x + 0.3 * noise.normal(size=x.shape).astype(x.dtype) if x.dtype == jnp.float32 else x
+    return nnx.merge(graph, jax.tree.map(shifted, state) if move else state)
 
 
 def close(made, expected, tolerance=2e-4):
@@ -119,15 +95,14 @@ def test_a_pattern_is_its_formula(scan, tokens):
 @pytest.mark.full
 @pytest.mark.parametrize("pattern", [TURNING, FORMULAS])
 @pytest.mark.parametrize("backend", sorted(set(BACKENDS) - {"reference", "pallas_gpu"}))
-def test_every_backend_has_the_references_gradients(backend, pattern, tokens):
+def test_every_backend_has_the_references_gradients(backend, pattern, tokens, slopes):
     """GPU kernels, of two-byte types alone, have their cases in tests/attention/pallas."""
-    segment = jnp.asarray([[1] * 7 + [2] * 5, [1] * 4 + [2] * 6 + [0] * 2])
 
     def run(name):
         model = build(pattern, **ALL)
         for stack in model.stacks():
             stack.attention.backend = name
-        return slopes(model, tokens, segment)
+        return slopes(model, tokens, SEGMENT)
 
     close(run(backend), run("reference"))
 
@@ -145,14 +120,13 @@ def test_every_backend_has_the_references_gradients(backend, pattern, tokens):
         full("cable/nope:ssmax=on", {"ssmax": "off"}),
         pytest.param("cope/alibi", {"family": "gpt2"}, marks=pytest.mark.endurance),
         full("rope/rope_ntk:factor=4/nope", {"ssmax": "on"}),
+        full("bam", {"layers": 2, "ssmax": "on", "remat": True}),
     ],
 )
-def test_scanned_layers_are_layers_one_by_one(pattern, changes, tokens):
+def test_scanned_layers_are_layers_one_by_one(pattern, changes, tokens, slopes):
     """One layer that reads a table, or runs within periods, is each layer by itself; gradients too."""
-    segment = jnp.asarray([[1] * 7 + [2] * 5, [1] * 4 + [2] * 6 + [0] * 2])
-    changes = ALL | changes
-    scanned, each = (build(pattern, scan=scan, **changes) for scan in (True, False))
-    close(slopes(scanned, tokens, segment), slopes(each, tokens, segment))
+    scanned, each = (build(pattern, scan=scan, **ALL | changes) for scan in (True, False))
+    close(slopes(scanned, tokens, SEGMENT), slopes(each, tokens, SEGMENT))
 
 
 @pytest.mark.parametrize(("pattern", "single"), [(TURNING, "nope"), (FORMULAS, "bam")])
@@ -165,16 +139,13 @@ def test_layers_of_a_pattern_start_as_those_of_a_single_encoding(pattern, single
 
 
 def test_places_that_differ_in_numbers_have_the_tree_of_one_encoding():
-    names = lambda model: {nnx.to_flat_state(nnx.state(model, nnx.Variable)).paths}
-    assert names(build(TURNING)) == names(build("rope"))
-    runs = {"/".join(map(str, path[:3])) for path in nnx.to_flat_state(nnx.state(build(FORMULAS), nnx.Param)).paths}
+    paths = lambda encoding: nnx.to_flat_state(nnx.state(build(encoding), nnx.Variable)).paths
+    assert paths(TURNING) == paths("rope")
+    runs = {"/".join(map(str, path[:3])) for path in paths(FORMULAS)}
     assert {"layers/0/attention", "layers/1/mlp"} < runs
     stacks = build(FORMULAS).stacks()
     assert [stack.attention.query.kernel.shape[0] for stack in stacks] == [2, 4]
     assert [stack.attention.ssmax is None for stack in stacks] == [False, True]
-
-
-def test_a_pattern_of_equal_places_is_a_single_encoding():
     assert nnx.split(build("bam"))[0] == nnx.split(build("bam/bam/bam"))[0]
 
 
@@ -193,20 +164,15 @@ def test_the_cache_continues_where_the_row_stopped(pattern, tokens, by_pieces):
 @pytest.mark.full
 def test_windows_are_those_of_their_layers(tokens):
     """Layers with windows of 2 and 3 hand a token on by 1 and 2; the layers in between see all."""
-    moved = lambda pattern: np.abs(
-        build(pattern, layers=2)(tokens.at[:, 4].set((tokens[:, 4] + 1) % VOCAB))[0]
-        - build(pattern, layers=2)(tokens)[0]
-    ).sum((0, 2))
-    np.testing.assert_array_equal(moved("rope:window=2/nope:window=3") > 0, (np.arange(T) >= 4) & (np.arange(T) <= 7))
-    np.testing.assert_array_equal(moved("bam:window=2/rope:window=3") > 0, (np.arange(T) >= 4) & (np.arange(T) <= 7))
-    np.testing.assert_array_equal(moved("rope:window=2/nope") > 0, np.arange(T) >= 4)
-
-
-def equations(jaxpr):
-    """The equations of a program, those of inner ones included."""
-    inner = [x for each in jaxpr.eqns for x in jax.tree.leaves(each.params, is_leaf=lambda x: hasattr(x, "eqns"))]
-    programs = [getattr(x, "jaxpr", x) for x in inner]
-    return len(jaxpr.eqns) + sum(equations(program) for program in programs if hasattr(program, "eqns"))
+    other = tokens.at[:, 4].set((tokens[:, 4] + 1) % VOCAB)
+    for pattern, last in (
+        ("rope:window=2/nope:window=3", 7),
+        ("bam:window=2/rope:window=3", 7),
+        ("rope:window=2/nope", T),
+    ):
+        model = build(pattern, layers=2)
+        moved = np.abs(model(other)[0] - model(tokens)[0]).sum((0, 2)) > 0
+        np.testing.assert_array_equal(moved, (np.arange(T) >= 4) & (np.arange(T) <= last))
 
 
 def test_a_pattern_is_compiled_once_for_any_depth():
@@ -216,7 +182,8 @@ def test_a_pattern_is_compiled_once_for_any_depth():
         config = Config(encoding=pattern, context=512, model=dataclasses.replace(TINY, layers=layers, kv_heads=0))
         graph, state = nnx.split(nnx.eval_shape(lambda: models.build(config, vocab=VOCAB, rngs=nnx.Rngs(0))))
         loss = lambda state, tokens: nnx.merge(graph, state)(tokens)[0].sum()
-        return equations(jax.make_jaxpr(jax.grad(loss))(state, jax.ShapeDtypeStruct((1, 512), jnp.int32)).jaxpr)
+        tokens = jax.ShapeDtypeStruct((1, 512), jnp.int32)
+        return str(jax.make_jaxpr(jax.grad(loss))(state, tokens)).count(" = ")
 
     local = "rope:window=128/rope:window=128/rope:window=128/nope"
     assert count(local, 8) == count(local, 48) < 1.25 * count("rope", 48)
@@ -227,21 +194,14 @@ def test_a_pattern_is_compiled_once_for_any_depth():
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        (
-            {"encoding": "rope:window=4/nope"},
-            "has 2 places, which must divide config.model.layers=3; give a multiple of 2",
-        ),
+        ({"encoding": "rope:window=4/nope"}, "has 2 places, which must divide config.model.layers=3; give a multiple"),
         ({"encoding": "rope:window"}, "cannot import the encoding 'rope:window': No module named 'rope'"),
         ({"encoding": "rope:window=/nope/nope"}, "'window=' is not of the form name=value; write for example"),
         ({"encoding": "rope:window=4,window=5"}, "rope has window twice; leave one of them out"),
         ({"encoding": "rope/nope:window=0/nope"}, "place 2 of config.encoding: .*window=0 must be between 1"),
         ({"encoding": "rope/nope/nope", "encoding_options": {"base": 5e5}}, "place 2 of .*'nope' has no option 'base'"),
         ({"encoding": "rope//nope"}, "slashes stand between the places of a pattern"),
-        ({"encoding": "rope /nope/nope"}, "slashes stand between the places of a pattern"),
-        ({"encoding": "rope:windo=4"}, "encoding 'rope' has no option 'windo': did you mean 'window'"),
         ({"encoding": "nope:window=0"}, "encoding_options.window=0 must be between 1"),
-        ({"encoding": "nope:window=4.5"}, "window=4.5 must be of type int or None"),
-        ({"encoding": "nope:ssmax=onn"}, "ssmax='onn' is no setting of Scalable Softmax"),
         ({"encoding": "nope:ssmax=3"}, "config.encoding: ssmax=3 must be of type str, not int"),
         ({"encoding": "nope:log_temperature=-1"}, "log_temperature=-1.0 must be 0 or more"),
         ({"encoding": "nope/sinusoidal/nope"}, "they stand alone, not in a pattern with others"),
@@ -260,29 +220,16 @@ def test_mistakes_are_one_line(changes, says):
 
 def test_options_of_a_config_are_those_of_every_place_that_states_none():
     made = Config(encoding="rope:window=4/rope", encoding_options={"base": 100, "window": 8}, ssmax="on")
-    assert [place["options"] for place in made.layer_pattern()] == [
-        {"base": 100, "window": 4},
-        {"base": 100, "window": 8},
-    ]
-    assert {place["ssmax"] for place in made.layer_pattern()} == {"on"}
+    found = [(place["options"], place["ssmax"]) for place in made.layer_pattern()]
+    assert found == [({"base": 100, "window": 4}, "on"), ({"base": 100, "window": 8}, "on")]
 
 
-def test_the_examples_of_the_page_run():
-    found = doctest.testfile(str(Path(__file__).parents[2] / "docs" / "layers.md"), module_relative=False)
+def test_the_examples_of_the_page_run_and_its_patterns_are_built():
+    page = Path(__file__).parents[2] / "docs" / "layers.md"
+    found = doctest.testfile(str(page), module_relative=False)
     assert found.attempted > 10 and not found.failed
-
-
-@pytest.mark.parametrize(
-    ("pattern", "layers"),
-    [
-        (re.sub(" .*", "", cell), 12)
-        for cell in re.findall(
-            r"^\| [^|]+ \| `([a-z][^`]*:[^`]*/[^`]*)`",
-            (Path(__file__).parents[2] / "docs" / "layers.md").read_text(),
-            re.MULTILINE,
-        )
-    ],
-)
-def test_the_patterns_of_the_page_are_built(pattern, layers):
-    made = build(pattern, layers=layers, move=False)
-    assert len(made.stacks()) == 1 and len(made.stack_of) in (2, 4)
+    cells = re.findall(r"^\| [^|]+ \| `([a-z][^` ]*:[^` ]*/[^` ]*)", page.read_text(), re.MULTILINE)
+    assert cells
+    for pattern in cells:
+        made = nnx.eval_shape(lambda pattern=pattern: build(pattern, layers=12, move=False))
+        assert len(made.stacks()) == 1 and len(made.stack_of) in (2, 4)

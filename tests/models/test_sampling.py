@@ -1,5 +1,3 @@
-"""The distribution of the next token against a definition that looks at each token, and draws against their distribution."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,8 +13,7 @@ def defined(logits, temperature, k, share):
     """The probabilities, token by token in the order of their likelihood."""
     p = np.exp((logits - logits.max()) / temperature)
     order = sorted(range(len(p)), key=lambda token: -p[token])
-    kept, total = [], 0.0
-    pool = order[:k] if k else order
+    kept, total, pool = [], 0.0, order[:k] if k else order
     for token in pool:
         if total / p[pool].sum() < share:
             kept.append(token)
@@ -41,18 +38,15 @@ def test_draws_have_their_distribution():
     np.testing.assert_allclose(shares, defined(np.asarray(logits[0]), 0.7, 3, 1.0), atol=0.015)
 
 
-LIMITS = [GREEDY, Sampling(temperature=1e-300), Sampling(top_k=1), *(Sampling(top_p=p) for p in (1e-9, 1e-40, 1e-46))]
-
-
-@pytest.mark.parametrize("sampling", LIMITS)
+@pytest.mark.parametrize(
+    "sampling",
+    [GREEDY, Sampling(temperature=1e-300), Sampling(top_k=1), *(Sampling(top_p=p) for p in (1e-9, 1e-40, 1e-46))],
+)
 def test_the_most_likely_token_is_a_limit_of_all_three(sampling):
     logits = jnp.array([[0.0, 3.0, 2.9], [5.0, -1e30, 4.0]])
     np.testing.assert_array_equal(sampling(logits, jax.random.key(1)), [1, 0])
-
-
-def test_tokens_as_likely_as_the_last_stay():
-    logits = jnp.array([[1.0, 1.0, 0.0]])
-    np.testing.assert_array_equal(jnp.isfinite(Sampling(top_k=1).restrict(logits)), [[True, True, False]])
+    if sampling.top_k:  # tokens as likely as the last stay
+        np.testing.assert_array_equal(jnp.isfinite(sampling.restrict(jnp.array([[1, 1, 0.0]]))), [[True, True, False]])
 
 
 @pytest.mark.parametrize(
@@ -60,10 +54,8 @@ def test_tokens_as_likely_as_the_last_stay():
     [
         ({"temperature": -0.5}, "temperature=-0.5 must be 0"),
         ({"temperature": float("nan")}, "temperature=nan must be 0"),
-        ({"temperature": float("inf")}, "temperature=inf must be 0"),
         ({"top_k": -1}, "top_k=-1 must be a whole number from 0"),
         ({"top_p": 0.0}, "top_p=0.0 must be a share"),
-        ({"top_p": 1.5}, "top_p=1.5 must be a share"),
     ],
 )
 def test_what_is_no_distribution_is_refused(values, says):
