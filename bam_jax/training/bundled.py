@@ -14,14 +14,12 @@ def find(run: str | os.PathLike) -> Path:
     """The folder of a run, or of a model that comes with the package where there is no such folder."""
     files.refuse_address(run)
     path, known = Path(run), sorted(folder.parent.name for folder in FOLDER.glob("*/config.json"))
-    if not os.fspath(run):
-        raise UserError(f"a run without a name is none; give its folder, or {' or '.join(known)}")
-    if path.is_file():
-        raise UserError(f"{run} is a file; give the folder of a run, or {' or '.join(known)}")
+    if not os.fspath(run) or path.is_file():
+        what = f"{run} is a file" if os.fspath(run) else "a run without a name is none"
+        raise UserError(f"{what}; give the folder of a run, or {' or '.join(known)}")
     if len(path.parts) > 1 or path.exists():
         return path
     if path.name not in known:
-        raise UserError(
-            f"{run} is not a run: there is no such folder, and no such model comes with bam_jax; {nearest(path.name, known)}"
-        )
+        missing = "there is no such folder, and no such model comes with bam_jax"
+        raise UserError(f"{run} is not a run: {missing}; {nearest(path.name, known)}")
     return FOLDER / path.name

@@ -35,17 +35,8 @@ from bam_jax.models import transformer
 from bam_jax.parallel import agreement, processes
 from bam_jax.system import files, jsonl, regular, typed_json
 from bam_jax.system.errors import Stopped, Unwritten, UserError, is_lack_of_memory
-from bam_jax.training import weights
-from bam_jax.training.run_folder import (
-    CHECKPOINTS,
-    METRICS,
-    WEIGHTS,
-    claim,
-    latest_step,
-    read_config,
-    trained_step,
-    vocabulary_size,
-)
+from bam_jax.training import run_folder, weights
+from bam_jax.training.run_folder import CHECKPOINTS, METRICS, latest_step, read_config, trained_step
 
 DATA = "data"
 """The part of a checkpoint that is the state of the batches."""
@@ -60,29 +51,25 @@ _DRAFT = ".draft"
 class Checkpoints:
     """The checkpoints of a run that is being trained; a context manager, which waits for the last save.
 
-    A checkpoint holds all that a run goes on from, its metrics so far among it. It is written in the background, by all
-    processes together, and the newest two are kept.
+    A checkpoint holds all that a run goes on from, its metrics so far among it.
     """
 
     def __init__(self, run: str | os.PathLike):
         self.run = Path(run)
         self._folder = (self.run / CHECKPOINTS).absolute()
-        agreement.check_same(
-            str(self._folder),
-            f"the processes do not all call their workdir {self.run.absolute()}; give them the same one",
-        )
+        differ = f"the processes do not all call their workdir {self.run.absolute()}; give them the same one"
+        agreement.check_same(str(self._folder), differ)
         if processes.is_first():
             _remove_drafts(self._folder)
         # Orbax writes arrays in the background. This thread waits for that and then reads all files once more for their
-        # checksums, while the training goes on. It is a single thread, so that checkpoints are finished in their order.
+        # checksums. It is a single one, so that checkpoints are finished in their order.
         self._thread = futures.ThreadPoolExecutor(1)
         self._saving: futures.Future | None = None
 
     def save(self, step: int, state: dict[str, Any], data: Any) -> None:
         """Save in the background; the arguments may change, and be donated, as soon as this returns."""
         self._wait()
-        metrics = self.run / METRICS
-        so_far = b""
+        metrics, so_far = self.run / METRICS, b""
         if processes.is_first() and metrics.exists():
             so_far = regular.read(metrics, regular.RECORDS)  # now: the file will grow
         with _named_when_unwritten(self._folder / str(step)):
@@ -134,7 +121,7 @@ def write_model(workdir: str | os.PathLike, config: Config, tokenizer: tokenizer
     run = Path(workdir)
     if latest_step(run):
         raise UserError(f"{run} has a checkpoint already; give a new or an empty folder")
-    with claim(run, config, tokenizer):
+    with run_folder.claim(run, config, tokenizer):
         path = (run / CHECKPOINTS / str(config.steps)).absolute()
         _remove_drafts(path.parent)
         with _named_when_unwritten(path):
@@ -152,10 +139,7 @@ def verify(run: str | os.PathLike, like: dict[str, Any]) -> None:
 
 
 def trained_data(run: str | os.PathLike) -> int | None:
-    """The checksum of the documents that a run was trained on (`Batches`), from its newest checkpoint.
-
-    None if there is no checkpoint, or one of a model from elsewhere.
-    """
+    """The checksum of the documents that a run was trained on (`Batches`); None without a checkpoint of its training."""
     path = (Path(run) / CHECKPOINTS / str(latest_step(run))).absolute()
     if not (path / DATA / STATE).exists():
         return None
@@ -176,7 +160,7 @@ def restore_model(
     config = configs.override(read_config(run), overrides)
     step = trained_step(run) if step is None else step
     tokenizer = load_tokenizer(run, config.data.tokenizer)
-    vocab = vocabulary_size(config, tokenizer)
+    vocab = run_folder.vocabulary_size(config, tokenizer)
     build = lambda: transformer.build(config, vocab=vocab, rngs=nnx.Rngs(0))
     graph, tree = transformer.split(nnx.eval_shape(build))
     changes = f" with {' '.join(configs.arguments(overrides))}" if overrides else ""
@@ -187,7 +171,7 @@ def restore_model(
 def _load_model(run: Path, step: int, like: dict[str, Any], changes: str = "") -> dict[str, Any]:
     """The model's arrays, from a checkpoint or from a file of weights."""
     like = _with_shardings(like)
-    if not (run / CHECKPOINTS).exists() and (run / WEIGHTS).exists():
+    if not (run / CHECKPOINTS).exists() and (run / run_folder.WEIGHTS).exists():
         return weights.read(run, like, changes)
     return _load(run, step, {"model": like}, changes=changes)["model"]
 
@@ -223,7 +207,12 @@ def _load(run: Path, step: int, abstract: dict[str, Any], changes: str = "") -> 
             verify_files(path, abstract)
         # Nobody reads what is not verified: orbax complains of it with a traceback for each array.
         agreement.from_first(step)
-        _check_shapes(path, abstract["model"], changes)
+        model = ocp.metadata(path, "model").metadata
+        if model is not None:  # otherwise it cannot be read, and loading says why
+            # Orbax would find out with half of its reads under way.
+            shapes = lambda tree: {name: x.shape for name, x in flatten_dict(tree, sep=".").items()}
+            fits = f"checkpoint {path} does not fit{changes}: model."
+            weights.check_shapes(fits, shapes(model), shapes(abstract["model"]))
         arrays = {name: part for name, part in abstract.items() if name != DATA}
         if DATA in abstract:  # alone: what it refuses would leave reads of the arrays behind that nothing waits for
             ocp.load_checkpointables(path, {DATA: abstract[DATA]})
@@ -240,37 +229,21 @@ def _load(run: Path, step: int, abstract: dict[str, Any], changes: str = "") -> 
         raise UserError(f"checkpoint {path} cannot be read{changes}; {_REMEDY} ({why})") from error
 
 
-def _check_shapes(path: Path, wanted: dict[str, Any], changes: str) -> None:
-    """Check that the model's arrays are those that were saved; orbax would find out with half of its reads under way."""
-    tree = ocp.metadata(path, "model").metadata
-    if tree is None:  # not to be read; loading says why
-        return
-    saved, wanted = flatten_dict(tree, sep="."), flatten_dict(wanted, sep=".")
-    for name in sorted(saved.keys() | wanted.keys()):
-        there, here = [each[name].shape if name in each else "nothing" for each in (saved, wanted)]
-        if there != here:
-            raise UserError(
-                f"checkpoint {path} does not fit{changes}: model.{name} is {there} there and {here} here; "
-                "change nothing that changes the parameters"
-            )
-
-
 def verify_files(path: Path, parts: Collection[str] | None = None) -> None:
     """Check that a checkpoint's files, all or those of some parts, are the saved ones, no more and no fewer."""
+    unread = f"checkpoint {path} cannot be read:"
     is_wanted = lambda name: parts is None or "/" not in name or name.split("/")[0] in parts
     try:
         content = regular.read(path / CHECKSUMS)
     except FileNotFoundError as error:
-        raise UserError(
-            f"checkpoint {path} cannot be read: it has no {CHECKSUMS}, thus is not whole; {_REMEDY}"
-        ) from error
-    known = jsonl.parse(content, f"checkpoint {path} cannot be read: its {CHECKSUMS}", _REMEDY)
+        raise UserError(f"{unread} it has no {CHECKSUMS}, thus is not whole; {_REMEDY}") from error
+    known = jsonl.parse(content, f"{unread} its {CHECKSUMS}", _REMEDY)
     saved = {name: crc for name, crc in known.items() if is_wanted(name)}
     present = {name: file for name, file in _files(path).items() if is_wanted(name)}
     # By their names first: no file is read that was not saved.
     wrong = saved.keys() ^ present.keys() or {name for name in saved if saved[name] != _checksum(present[name])}
     if wrong:
-        raise UserError(f"checkpoint {path} cannot be read: {min(wrong)} is not what was saved; {_REMEDY}")
+        raise UserError(f"{unread} {min(wrong)} is not what was saved; {_REMEDY}")
 
 
 def checksums(path: Path) -> dict[str, int]:
@@ -279,9 +252,8 @@ def checksums(path: Path) -> dict[str, int]:
 
 
 def _files(path: Path) -> dict[str, Path]:
-    found = {file.relative_to(path).as_posix(): file for file in regular.list_tree(path)}
-    found.pop(CHECKSUMS, None)
-    return found
+    named = ((file.relative_to(path).as_posix(), file) for file in regular.list_tree(path))
+    return {name: file for name, file in named if name != CHECKSUMS}
 
 
 def _checksum(file: Path) -> int:
@@ -304,15 +276,13 @@ def _named_when_unwritten(path: Path) -> Iterator[None]:
     except UserError:
         raise
     except TimeoutError as error:  # orbax waits for 20 minutes by the time of day
-        raise Unwritten(
-            f"checkpoint {path} was not written in time: the disk hangs, or the clock was set meanwhile; {again}"
-        ) from error
+        why = "the disk hangs, or the clock was set meanwhile"
+        raise Unwritten(f"checkpoint {path} was not written in time: {why}; {again}") from error
     except (OSError, ValueError) as error:  # tensorstore's are ValueErrors with the system's words in their text
         system = [each.strerror for each in _causes(error) if isinstance(each, OSError) and each.strerror]
         why = system[0] if system else " ".join(str(error).split())[-300:]
-        raise Unwritten(
-            f"checkpoint {path} cannot be written: {why}; make room or get leave to write there, and {again}"
-        ) from error
+        remedy = f"make room or get leave to write there, and {again}"
+        raise Unwritten(f"checkpoint {path} cannot be written: {why}; {remedy}") from error
 
 
 @functools.cache

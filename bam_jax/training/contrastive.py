@@ -63,10 +63,9 @@ def make_gradient(
 ) -> Callable[[Any, Any, dict[str, Array]], tuple[tuple[Array, ...], Any]]:
     """The function (params, frozen, batch) -> ((loss, accuracy), gradient) of a contrastive step.
 
-    With several micro-batches (`count`) the gradient is cached, and the same: each micro-batch is embedded
-    without keeping anything for a backward pass; the loss of all embeddings, which are small, gives the gradient with respect to
-    them; each micro-batch is embedded again, and takes its part of that back to the parameters. Both times the embeddings are the
-    same, since a model here has no dropout, nor any other random number.
+    With several micro-batches (`count`) the gradient is cached, and the same: each micro-batch is embedded without a backward
+    pass; the loss of all embeddings, which are small, gives the gradient with respect to them; each micro-batch is embedded
+    again, to the same embeddings since no model here has dropout, and takes its part of that back to the parameters.
     """
 
     def embed(params: Any, frozen: Any, part: dict[str, Array]) -> Float[Array, "R 3 E"]:

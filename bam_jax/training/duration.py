@@ -23,37 +23,25 @@ _UNITS = {"years": 365.25 * 86400, "days": 86400.0, "hours": 3600.0, "minutes": 
 
 
 def describe(config: Config, known: ParameterCounts, devices: Sequence[jax.Device], done: int) -> Iterator[str]:
-    """A line with the size, one with the estimated time of the steps left, and another with a remedy if that is very long.
-
-    The estimate divides the operations of a step by the speed of a matrix product on this process's first device, times
-    `counts.UTILISATION`.
-    """
+    """A line with the size, one with the estimated time of the steps left, and another with a remedy if that is very long."""
     count = known.embedding + known.transformer + known.prior
+    size = f"{count:,} parameters, {config.steps:,} steps of {config.sequences * config.context:,} tokens"
     plural = "" if len(devices) == 1 else "s"
-    yield (
-        f"{count:,} parameters, {config.steps:,} steps of {config.sequences * config.context:,} tokens, "
-        f"on {len(devices)} device{plural} ({devices[0].device_kind})"
-    )
+    yield f"{size}, on {len(devices)} device{plural} ({devices[0].device_kind})"
     cpu = devices[0].platform == "cpu"
-    # The devices of a CPU share its cores: those of a process are no faster than one.
+    # The speed of a matrix product on this process's first device. Those of a CPU share its cores: they are no faster than one.
     sharing = len({device.process_index for device in devices} if cpu else devices)
     speed = sharing * resources.speed(layers.product_dtype(config.model.dtype)) * counts.UTILISATION
     step = counts.step_operations(config, known) / speed
     run = step * (config.steps - done)
     bound = "at least" if step < SMALL else "about"
-    yield (
-        f"{bound} {span(step)} a step and {span(run)} for the steps to come, by the speed of a matrix product here "
-        f"({speed:.1e} operations a second at {counts.UTILISATION:.0%})"
-    )
+    measured = f"by the speed of a matrix product here ({speed:.1e} operations a second at {counts.UTILISATION:.0%})"
+    yield f"{bound} {span(step)} a step and {span(run)} for the steps to come, {measured}"
     if step > LONG_STEP or run > LONG_RUN:
         less = f"{' '.join(configs.arguments(smaller(config))) or 'fewer --config.steps'} into another --workdir"
-        remedy = f"try it on more devices, or with {less}"
-        if cpu:
-            remedy = (
-                f"try it on an accelerator (make cuda or make tpu, or {extras.remedy('cuda')}), or with {less}; "
-                "--config=configs/quickstart.py takes about a minute"
-            )
-        yield f"that is long: {remedy}"
+        accelerator = f"an accelerator (make cuda or make tpu, or {extras.remedy('cuda')})"
+        quick = "; --config=configs/quickstart.py takes about a minute" if cpu else ""
+        yield f"that is long: try it on {accelerator if cpu else 'more devices'}, or with {less}{quick}"
 
 
 def describe_more(config: Config, before: int, done: int) -> str:

@@ -28,11 +28,8 @@ def numbers(record: dict[str, Any]) -> dict[str, float]:
     >>> numbers({"step": 3, "loss": 0.5, "name": "a"})
     {'loss': 0.5}
     """
-    return {
-        name: value
-        for name, value in record.items()
-        if name != "step" and isinstance(value, int | float) and not isinstance(value, bool)
-    }
+    is_number = lambda value: isinstance(value, int | float) and not isinstance(value, bool)
+    return {name: value for name, value in record.items() if name != "step" and is_number(value)}
 
 
 class TensorBoard:
@@ -71,9 +68,8 @@ class WeightsAndBiases:
             known = regular.read(kept).decode()
             self._run = wandb.init(**where, id=known, resume=resume, config=shown, settings=settings)
         except (wandb.Error, OSError) as error:
-            raise UserError(
-                f"wandb does not start: {error}; run `wandb login`, set WANDB_MODE=offline, or leave config.logger out"
-            ) from error
+            remedy = "run `wandb login`, set WANDB_MODE=offline, or leave config.logger out"
+            raise UserError(f"wandb does not start: {error}; {remedy}") from error
         self._run.define_metric("*", step_metric="step")  # steps after a checkpoint come again when a run goes on
 
     def write(self, record: dict[str, Any]) -> None:

@@ -23,13 +23,14 @@ from bam_jax.system import console, errors, files, resources
 from bam_jax.system.errors import UserError
 from bam_jax.training import bundled, duration, run_folder
 from bam_jax.training.checkpoint import Checkpoints, trained_data, verify
-from bam_jax.training.held_out import HeldOutLoss
+from bam_jax.training.held_out import held_out_loss
 from bam_jax.training.metrics import metering, read_metrics
 from bam_jax.training.run_folder import CONFIG, DIVERGED, METRICS
 from bam_jax.training.step import (
     State,
     define_training,
     initial_state,
+    make_gradient,
     make_step,
     state_shardings,
     with_shardings,
@@ -56,8 +57,8 @@ def train(
         if not processes.is_first():
             return
         last = records[-1] if records else {}
-        names = {"loss": "loss", "held_out_loss": "held-out loss"}
-        losses = ", ".join(f"{text} {last[name]:.4g}" for name, text in names.items() if name in last)
+        names = ("loss", "loss"), ("held_out_loss", "held-out loss")
+        losses = ", ".join(f"{text} {last[name]:.4g}" for name, text in names if name in last)
         if losses and last["step"] < config.steps:
             losses += f" (of step {last['step']}, the last in its metrics)"
         result = f"finished at step {config.steps}{': ' if losses else ''}{losses}"
@@ -80,7 +81,6 @@ def fit(
     """Train to the end, from the newest checkpoint in `workdir` if there is one.
 
     Args:
-        config: the run's.
         workdir: the run's folder; made if it does not exist. `run_folder` lists its files.
         progress: whether to show a progress bar and messages; None: a bar on a terminal, a line a minute elsewhere.
         longer: whether a run of fewer steps goes on to as many as `config` has.
@@ -96,9 +96,8 @@ def fit(
     # What the configuration and the folder get wrong: before anything is printed, and before the data are read.
     files.refuse_address(workdir)
     resources.keep_freed_memory()
-    agreement.check_same(
-        configs.to_json(config), "the processes have different configurations; give all of them the same command"
-    )
+    differ = "the processes have different configurations; give all of them the same command"
+    agreement.check_same(configs.to_json(config), differ)
     run, first = Path(workdir), processes.is_first()
     trained_on = trained_data(run)
     if (run / CONFIG).exists():
@@ -136,9 +135,8 @@ def fit(
             known = counts.parameters_of(shapes["model"])
             log(f"encoding {pattern.describe(config)}")
             if before_start and before_start.encoding != config.encoding:  # many have the same parameters, or none
-                log(
-                    f"config.start={config.start} has encoding={before_start.encoding}; it goes on with {config.encoding}"
-                )
+                other = f"config.start={config.start} has encoding={before_start.encoding}"
+                log(f"{other}; it goes on with {config.encoding}")
             for line in duration.describe(config, known, devices, latest):
                 log(line)
 
@@ -146,10 +144,10 @@ def fit(
         log("reading the data")
         batches = loader.batches(config, tokenizer, host=host, hosts=hosts, saves=first, log=log)
         data = stack.enter_context(contextlib.closing(batches))
-        agreement.check_same(
-            str(data.data), "the processes read different documents; give all of them the same copy of config.data"
-        )
-        held_out = HeldOutLoss(config, tokenizer, graph, mesh, host, hosts) if config.eval_every else None
+        differ = "the processes read different documents; give all of them the same copy of config.data"
+        agreement.check_same(str(data.data), differ)
+        gradient_of = make_gradient(config, graph)
+        held_out = held_out_loss(config, tokenizer, gradient_of, mesh) if config.eval_every else None
 
         # The run's folder. It is claimed, and made, after all else that may be refused: a mistake leaves no folder behind.
         if first:
@@ -206,9 +204,8 @@ def fit(
                     meter.diverge(f"step {step}: the parameters or the optimiser's moments are not finite after it")
                 checkpoints.save(step, state, data)
             if stopped:
-                raise errors.Stopped(
-                    f"{run}: stopped at step {step} of {config.steps}; the same command goes on from there"
-                )
+                at = f"stopped at step {step} of {config.steps}"
+                raise errors.Stopped(f"{run}: {at}; the same command goes on from there")
     return read_metrics(run)
 
 
@@ -218,26 +215,19 @@ def _check_memory(config: Config, shapes: Any, devices: Sequence[jax.Device]) ->
     batch = config.sequences * config.context * 3 * 4  # tokens, targets and weights
     there = resources.total_bytes(devices)
     have = "the device has" if len(devices) == 1 else f"the {len(devices)} devices together have"
-    for needed, what, field in (
-        (state, "the parameters and the optimiser's state take", "model"),
-        (batch, "the tokens of a step take", "batch"),
-    ):
+    parts = (state, "the parameters and the optimiser's state", "model"), (batch, "the tokens of a step", "batch")
+    for needed, what, field in parts:
         if there is not None and needed > there:
-            raise UserError(
-                f"{what} {needed / 2**30:,.0f} GiB, and {have} {there / 2**30:,.0f} GiB; give a smaller config.{field}, or more "
-                "devices"
-            )
+            compared = f"{what} take {needed / 2**30:,.0f} GiB, and {have} {there / 2**30:,.0f} GiB"
+            raise UserError(f"{compared}; give a smaller config.{field}, or more devices")
 
 
 def _check_tasks(causal: bool, tasks: list[str]) -> None:
-    known = DECODER_TASKS if causal else ENCODER_TASKS
+    what, known = ("a decoder", DECODER_TASKS) if causal else ("an encoder (config.model.causal=False)", ENCODER_TASKS)
     for task in tasks:
         if task not in known:
-            what = "a decoder" if causal else "an encoder (config.model.causal=False)"
-            raise UserError(
-                f"{what} is not trained on config.data.task={task!r}; give {' or '.join(known)}, or set "
-                f"--config.model.causal={not causal}"
-            )
+            remedy = f"give {' or '.join(known)}, or set --config.model.causal={not causal}"
+            raise UserError(f"{what} is not trained on config.data.task={task!r}; {remedy}")
 
 
 def _all_finite(state: State) -> bool:

@@ -27,12 +27,7 @@ def cross_entropy(
 
     Rows go through the head `chunk` at a time, so that at most [chunk, V] logits exist. Where a gradient is wanted, it is
     computed with the loss, chunk by chunk, and the backward pass only scales it. Matrices keep the dtype of `rows`; logits
-    and the loss are float32 (float64 for float64 rows).
-
-    Args:
-        rows, kernel, bias: [..., E], [E, V] and [V] or None, as `Decoder.unembedding` gives them.
-        targets: [...] ids of the tokens to predict, from 0 to V - 1.
-        weights: [...] weight of every target in the loss; 0 leaves it out.
+    and the loss are float32 (float64 for float64 rows). A weight of 0 leaves a target out.
 
     >>> total, weight = cross_entropy(
     ...     jnp.zeros((3, 4)), jnp.ones((4, 8)), None, jnp.array([1, 2, 3]), jnp.array([1.0, 1.0, 0.0]), chunk=2)
@@ -72,11 +67,9 @@ def _sum_of_losses(kernel: Array, bias: Array | None, rows: Array, targets: Arra
 
 @jax.custom_vjp
 def _narrow_product(rows: Array, kernel: Array) -> Array:
-    """The logits of narrow rows, such that the gradient's products have operands as narrow.
-
-    JAX would widen one of each to the type of the logits' cotangent, float32, which a GPU's tensor cores multiply at half the
-    rate by the data sheet. A TPU narrows both by itself.
-    """
+    """The logits of narrow rows, such that the gradient's products have operands as narrow."""
+    # JAX would widen one of each to the type of the logits' cotangent, float32, which a GPU's tensor cores multiply at half
+    # the rate by the data sheet. A TPU narrows both by itself.
     return head_logits(rows, kernel, None)
 
 
@@ -145,10 +138,7 @@ def sharded_cross_entropy(
     targets: Int[Array, "B T"],
     weights: Float[Array, "B T"],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """`cross_entropy` in chunks of the rows that each device has, the vocabulary cut over tensor.
-
-    Under no mesh it is `cross_entropy` in chunks of all rows.
-    """
+    """`cross_entropy` in chunks of the rows that each device has, the vocabulary cut over tensor; of all under no mesh."""
     mesh = ambient_mesh()
     if mesh is None:
         return cross_entropy(rows, kernel, bias, targets, weights, chunk=chunk_rows(kernel.shape[1]))

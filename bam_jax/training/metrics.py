@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, NotRequired, TypedDict
 
@@ -23,7 +23,7 @@ class StepMetrics(TypedDict):
 
     The loss is that of a token, as weighted, or of a query among the candidates of its batch. `accuracy` is the share of queries
     whose own positive is the nearest candidate. `seconds` are those of training so far, and `tokens_per_second` counts since the
-    line before. `held_out_loss` is that of held-out text (`config.eval_every`). Only what every version has written is required.
+    line before. Only what every version has written is required.
     """
 
     step: Natural
@@ -36,18 +36,9 @@ class StepMetrics(TypedDict):
     tokens_per_second: NotRequired[Seconds]
 
 
-def metric_names(config: Config) -> tuple[str, ...]:
-    """The names of the numbers that a step of training gives, in their order."""
-    return ("loss", "gradient_norm", *(["accuracy"] if config.data.contrastive else []))
-
-
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl, or of its copy in the newest checkpoint where that has later ones.
-
-    It has where the file has lost its end since, such as its last line's, which then counts as torn.
-    """
-    records = _read(run / METRICS)
-    step = latest_checkpoint(run)
+    """The lines of a run's metrics.jsonl, or of its copy in the newest checkpoint where the file has lost its end since."""
+    records, step = _read(run / METRICS), latest_checkpoint(run)
     if step <= (records[-1]["step"] if records else 0):
         return records
     return max(records, _read(run / CHECKPOINTS / str(step) / METRICS), key=len)
@@ -67,18 +58,10 @@ class Meter:
     the device works on that one meanwhile, and never waits for Python. `seconds` are those of training before.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        run: Path,
-        writer: jsonl.Writer | None,
-        logger: loggers.Logger | None,
-        bar: console.Bar,
-        seconds: float,
-    ):
-        self._config, self._run, self._writer, self._logger, self._bar = config, run, writer, logger, bar
+    def __init__(self, config: Config, run: Path, writers: Sequence[loggers.Logger], bar: console.Bar, seconds: float):
+        self._config, self._run, self._writers, self._bar = config, run, writers, bar
         self._rate = optimizer.schedule(config.optimizer, config.steps)
-        self._names = metric_names(config)
+        self._names = "loss", "gradient_norm", *(["accuracy"] if config.data.contrastive else [])  # of a step's metrics
         self._tokens = config.sequences * config.context
         self._start = time.perf_counter() - seconds
         self._late: tuple[int, jax.Array] | None = None
@@ -114,10 +97,8 @@ class Meter:
         if not math.isfinite(loss + norm):
             self.diverge(f"step {step}: the loss is {loss}, the norm of its gradient {norm}")
         held_out, self._held_out = self._held_out, None
-        if held_out is not None:
-            if not math.isfinite(held_out):
-                self.diverge(f"step {step}: the loss on held-out text is {held_out}")
-            values |= {"held_out_loss": held_out}
+        if held_out is not None and not math.isfinite(held_out):
+            self.diverge(f"step {step}: the loss on held-out text is {held_out}")
         now = time.perf_counter()
         if self._mark is None:  # the first step compiles: its time says nothing
             self._mark = step, now
@@ -131,37 +112,35 @@ class Meter:
             record = {
                 "step": step,
                 **values,
+                **({} if held_out is None else {"held_out_loss": held_out}),
                 "rate": float(self._rate(step - 1)),
                 "tokens": step * self._tokens,
                 "seconds": round(now - self._start, 3),
                 "tokens_per_second": round(speed),
             }
-            if self._writer is not None:
-                self._writer.write(record)
-            if self._logger is not None:
-                self._logger.write(record)
+            for writer in self._writers:
+                writer.write(record)
             self._mark, self._speed = (step, now), speed
 
     def diverge(self, what: str) -> NoReturn:
         """End a training whose numbers are not finite."""
         if processes.is_first():
             files.write_atomically(self._run / DIVERGED, f"{what}\n")
-        raise UserError(
-            f"{what}; lower config.optimizer.rate, in another --workdir, or look at the data (the last checkpoint is from "
-            "before)"
-        )
+        remedy = "lower config.optimizer.rate, in another --workdir, or look at the data"
+        raise UserError(f"{what}; {remedy} (the last checkpoint is from before)")
 
 
 @contextlib.contextmanager
 def metering(config: Config, run: Path, *, done: int, progress: bool | None = None) -> Iterator[Meter]:
     """A `Meter` with its files and its bar, which are closed at the end; only process 0 writes and shows."""
-    first = processes.is_first()
-    before = read_metrics(run) if first else []
+    first, writers, seconds = processes.is_first(), list[loggers.Logger](), 0.0
     with contextlib.ExitStack() as stack:
-        writer = stack.enter_context(jsonl.Writer(run / METRICS)) if first else None
-        logger = None
+        if first:
+            before = read_metrics(run)
+            seconds = before[-1]["seconds"] if before else 0.0
+            writers.append(stack.enter_context(jsonl.Writer(run / METRICS)))
         if first and config.logger:
-            logger = stack.enter_context(contextlib.closing(loggers.LOGGERS[config.logger](config, run)))
+            writers.append(stack.enter_context(contextlib.closing(loggers.LOGGERS[config.logger](config, run))))
         show = progress if first else False
         bar = stack.enter_context(console.progress(config.steps, done=done, label=run.name, show=show))
-        yield Meter(config, run, writer, logger, bar, before[-1]["seconds"] if before else 0.0)
+        yield Meter(config, run, writers, bar, seconds)

@@ -46,7 +46,6 @@ def claim(
     workdir: str | os.PathLike,
     config: Config,
     tokenizer: tokenizers.Tokenizer,
-    *,
     longer: bool = False,
     moved: bool = False,
 ) -> Iterator[int]:
@@ -67,10 +66,8 @@ def claim(
             write_config(run, config)
         before = check_configuration(run, config, longer, moved)
         if not (run / CHECKPOINTS).exists() and latest_step(run) not in (0, config.steps):
-            raise UserError(
-                f"workdir {run} holds weights without the state of their training; give a new folder and "
-                f"--config.start={run}"
-            )
+            holds = f"workdir {run} holds weights without the state of their training"
+            raise UserError(f"{holds}; give a new folder and --config.start={run}")
         save_tokenizer(tokenizer, run)
         yield before
 
@@ -98,8 +95,7 @@ def _steps(run: Path) -> list[int]:
 
 def _is_bare(run: Path) -> bool:
     """True of a folder in which nothing is trained yet: it has no checkpoint, no weights and no record."""
-    metrics = run / METRICS
-    return not latest_step(run) and not (metrics.exists() and metrics.stat().st_size)
+    return not (latest_step(run) or ((run / METRICS).exists() and (run / METRICS).stat().st_size))
 
 
 def _step_of_weights(path: Path) -> int:
@@ -123,15 +119,11 @@ def trained_step(run: str | os.PathLike, step: int | None = None) -> int:
     read_config(run)
     newest = latest_step(run)
     if newest == 0 and is_claimed(Path(run)):
-        raise UserError(
-            f"{run} is being trained and has no checkpoint yet; it gets one every config.checkpoint_every steps and at "
-            "the end, so try later"
-        )
+        when = "every config.checkpoint_every steps and at the end"
+        raise UserError(f"{run} is being trained and has no checkpoint yet; it gets one {when}, so try later")
     if newest == 0:
-        raise UserError(
-            f"{run} has no checkpoint, nor {WEIGHTS}; train it (python -m bam_jax.train --config=FILE --workdir={run}), or copy "
-            "all of a folder that was exported"
-        )
+        remedy = f"train it ({_train(run)}), or copy all of a folder that was exported"
+        raise UserError(f"{run} has no checkpoint, nor {WEIGHTS}; {remedy}")
     steps = sorted(_steps(Path(run))) or [newest]
     if step is not None and (type(step) is not int or step not in steps):
         raise UserError(f"{run} has no checkpoint of step {step!r}; it has those of {files.shortened(steps)}")
@@ -157,12 +149,10 @@ def read_config(run: str | os.PathLike) -> Config:
     try:
         tree = jsonl.parse(regular.read(path), str(path), _DAMAGED, edited=_EDITED)
     except FileNotFoundError as error:
-        remedy = f"train one with python -m bam_jax.train --config=FILE --workdir={run}"
+        remedy = f"train one with {_train(run)}"
         if (Path(run) / WEIGHTS).exists():
-            remedy = (
-                f"copy all of the folder that was exported; weights of an author's become a run by python -m bam_jax.convert "
-                f"--layout=bam --source={run} --run=FOLDER"
-            )
+            convert = f"python -m bam_jax.convert --layout=bam --source={run} --run=FOLDER"
+            remedy = f"copy all of the folder that was exported; weights of an author's become a run by {convert}"
         elif (bundled.FOLDER / run / CONFIG).exists():
             remedy = f"the model of that name that comes with bam_jax lies in {bundled.FOLDER / run}"
         lacks = f"it has no {CONFIG}" if Path(run).exists() else "there is no such folder"
@@ -175,14 +165,16 @@ def read_config(run: str | os.PathLike) -> Config:
         raise UserError(f"{path}: {error}; mend it or train into another folder") from error
 
 
+def _train(run: str | os.PathLike) -> str:
+    return f"python -m bam_jax.train --config=FILE --workdir={run}"
+
+
 def vocabulary_size(config: Config, tokenizer: tokenizers.Tokenizer) -> int:
     """Entries of the model's vocabulary: `config.model.vocab`, or the tokenizer's, padded where that is customary."""
     size = config.model.vocab or tokenizer.padded
     if size < tokenizer.size:
-        raise UserError(
-            f"config.model.vocab={size} is less than the {tokenizer.size} of tokenizer {tokenizer.name!r}; "
-            "set it to 0 or to at least that"
-        )
+        less = f"config.model.vocab={size} is less than the {tokenizer.size} of tokenizer {tokenizer.name!r}"
+        raise UserError(f"{less}; set it to 0 or to at least that")
     return size
 
 
@@ -195,13 +187,13 @@ def check_outside_data(name: str, path: Path, config: Config) -> None:
 
 def check_empty(run: Path) -> None:
     """Refuse a folder that is not empty but for hidden files, such as a lock, or that could not be made."""
-    above = next(path for path in (run, *run.absolute().parents) if path.exists())
+    above, what = next(path for path in (run, *run.absolute().parents) if path.exists()), ""
     if not above.is_dir():
         what = "is a file, not a run" if above == run else f"cannot be made: {above} is a file"
+    elif above == run and any(path.name[0] != "." for path in run.iterdir()):
+        what = "holds a run" if (run / CONFIG).exists() else "holds something that is not a run"
+    if what:
         raise UserError(f"{run} {what}; give a new or an empty folder")
-    if above == run and any(path.name[0] != "." for path in run.iterdir()):
-        what = "a run" if (run / CONFIG).exists() else "something that is not a run"
-        raise UserError(f"{run} holds {what}; give a new or an empty folder")
 
 
 def make_empty(run: Path) -> None:
@@ -222,18 +214,16 @@ def check_configuration(run: Path, config: Config, longer: bool, moved: bool = F
         return config.steps
     theirs, ours = _fields(read_config(run)), _fields(config)
     for name in sorted(theirs.keys() | ours.keys()):
-        if name in _FREE or name.startswith("mesh.") or (longer and name == "steps" and theirs[name] < config.steps):
+        if name in _FREE or name.startswith("mesh.") or (moved and _is_place(name)):
             continue
-        if moved and _is_place(name):
+        if longer and name == "steps" and theirs[name] < config.steps:
             continue
         # by their text: as values, 1, 1.0 and True are equal
         there, here = [repr(tree[name]) if name in tree else "nothing" for tree in (theirs, ours)]
         if there != here:
-            raise UserError(
-                f"workdir {run} holds a run with config.{name}={there}, not {here}; "
-                "use that configuration to resume it (more config.steps train it longer), or another workdir, where "
-                f"--config.start={run} begins with its parameters"
-            )
+            resume = "use that configuration to resume it (more config.steps train it longer)"
+            start = f"another workdir, where --config.start={run} begins with its parameters"
+            raise UserError(f"workdir {run} holds a run with config.{name}={there}, not {here}; {resume}, or {start}")
     return theirs["steps"]
 
 

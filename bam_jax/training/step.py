@@ -24,10 +24,7 @@ def define_training(
     config: Config, vocab: int
 ) -> tuple[nnx.GraphDef, Callable[[], State], optax.GradientTransformation]:
     """The decoder's structure, a function that makes the initial state, and the optimiser; no array is made."""
-
-    def build() -> transformer.Decoder:
-        return transformer.build(config, vocab=vocab, rngs=nnx.Rngs(config.seed))
-
+    build = lambda: transformer.build(config, vocab=vocab, rngs=nnx.Rngs(config.seed))
     graph, tree = transformer.split(nnx.eval_shape(build))
     tx = optimizer.make(config.optimizer, config.steps, tree["params"])
 
@@ -56,13 +53,8 @@ def jit_once(function: Callable[[], State], shardings: Shardings | None = None) 
 def state_shardings(state: State, tx: optax.GradientTransformation, mesh: jax.sharding.Mesh) -> Shardings:
     """The sharding of every array of the state: parameters by `sharding.RULES`, and what the optimiser keeps of each like it."""
     params, frozen = [sharding.parameter_shardings(state["model"][name], mesh) for name in ("params", "frozen")]
-    moments = optax.tree.map_params(
-        tx,
-        lambda _, like: like,
-        state["optimizer"],
-        params,
-        transform_non_params=lambda _: sharding.replicated(mesh),
-    )
+    like, other = lambda _, like: like, lambda _: sharding.replicated(mesh)
+    moments = optax.tree.map_params(tx, like, state["optimizer"], params, transform_non_params=other)
     return {"model": {"params": params, "frozen": frozen}, "optimizer": moments}
 
 
@@ -76,8 +68,8 @@ def make_step(
 ) -> Callable[[State, dict[str, Any]], tuple[State, jax.Array]]:
     """The jitted optimiser step `(state, batch) -> (state, metrics)`; it donates the state.
 
-    Metrics are [loss, gradient norm, ...], in the order of `metrics.metric_names`. With shardings (`state_shardings`) the step is
-    called under `jax.set_mesh`; without, nothing is cut.
+    Metrics are [loss, gradient norm, accuracy if contrastive]. With shardings (`state_shardings`) the step is called under
+    `jax.set_mesh`; without, nothing is cut.
     """
 
     def cut_like_parameters(gradient: Any) -> Any:
@@ -94,11 +86,8 @@ def make_step(
         params, frozen = state["model"]["params"], state["model"]["frozen"]
         (loss, *others), gradient = gradient_of(params, frozen, batch)
         updates, moments = tx.update(gradient, state["optimizer"], params)
-        new = {
-            "model": {"params": optax.apply_updates(params, updates), "frozen": frozen},
-            "optimizer": moments,
-        }
-        return new, jnp.stack([loss, optax.tree.norm(gradient), *others])
+        model = {"params": optax.apply_updates(params, updates), "frozen": frozen}
+        return {"model": model, "optimizer": moments}, jnp.stack([loss, optax.tree.norm(gradient), *others])
 
     return step
 

@@ -1,7 +1,6 @@
 """A run without its training: the model's arrays in one file, `model.safetensors`, in the place of `checkpoints/`.
 
-What reads a run reads such a folder as well: it can be evaluated and talked to, and other runs start from it. It is small and
-holds no optimiser's state, so that no training goes on in it.
+What reads a run reads such a folder as well, but it has no optimiser's state, so that no training goes on in it.
 """
 
 import contextlib
@@ -42,22 +41,25 @@ def read(folder: Path, like: dict[str, Any], changes: str = "") -> dict[str, Any
     try:
         regular.size(path)
         with library.safe_open(path, framework="np") as file:
-            names = set(file.keys())
-            for name in sorted(names | wanted.keys()):
-                there = tuple(file.get_slice(name).get_shape()) if name in names else "nothing"
-                here = wanted[name].shape if name in wanted else "nothing"
-                if there != here:
-                    raise UserError(
-                        f"{path} does not fit{changes}: {name} is {there} there and {here} here; "
-                        "change nothing that changes the parameters"
-                    )
-            arrays = {name: file.get_tensor(name) for name in names}
+            saved = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
+            check_shapes(f"{path} does not fit{changes}: ", saved, {name: x.shape for name, x in wanted.items()})
+            arrays = {name: file.get_tensor(name) for name in saved}
             if (file.metadata() or {}).get("crc32") != str(_checksum(arrays)):
                 raise UserError(f"{path} does not hold what was exported (its checksum is another); copy it again")
         place = lambda at, x: jax.device_put(arrays[_name(at)].astype(x.dtype), x.sharding)
         return jax.tree_util.tree_map_with_path(place, like)
     except (OSError, library.SafetensorError) as error:
         raise UserError(f"{path} is not a whole safetensors file ({error}); copy it again") from error
+
+
+def check_shapes(says: str, saved: dict[str, tuple[int, ...]], wanted: dict[str, tuple[int, ...]]) -> None:
+    """Check that the saved arrays of a model are those that are wanted."""
+    for name in sorted(saved.keys() | wanted.keys()):
+        there, here = saved.get(name, "nothing"), wanted.get(name, "nothing")
+        if there != here:
+            raise UserError(
+                f"{says}{name} is {there} there and {here} here; change nothing that changes the parameters"
+            )
 
 
 def copy_records(run: Path, folder: Path) -> None:
