@@ -184,6 +184,33 @@ def encoder_run(tmp_path_factory, write_initial):
     return write_initial(tmp_path_factory.mktemp("encoder") / "run", encoding="alibi", model=model, data=data)
 
 
+@pytest.fixture(scope="session")
+def take_steps():
+    """Trains on one batch again and again: each step's metrics and the states before, between and after, in NumPy."""
+    from bam_jax.parallel import sharding
+    from bam_jax.training.step import define_training, initial_state, make_step, state_shardings
+
+    def take(config, batch, *, vocab, steps=1, dtype=np.float32, first=None):
+        mesh = sharding.make_mesh(config.mesh)
+        sharding.check(config, mesh)
+        whole = lambda state: jax.tree.map(np.array, state)
+        with jax.set_mesh(mesh):
+            graph, init, tx = define_training(config, vocab)
+            wide = lambda: jax.tree.map(lambda x: x.astype(dtype) if x.dtype == np.float32 else x, init())
+            cut = state_shardings(jax.eval_shape(wide), tx, mesh)
+            state = initial_state(wide, shardings=cut) if first is None else jax.device_put(first, cut)
+            update = make_step(config, graph, tx, cut)
+            metrics, states = [], [whole(state)]
+            for _ in range(steps):
+                state, found = update(state, sharding.shard_batch(batch, mesh))
+                metrics.append(np.asarray(found))
+                states.append(whole(state))
+            assert jax.tree.map(lambda x: x.sharding, state) == cut
+        return np.stack(metrics), states
+
+    return take
+
+
 @pytest.fixture
 def command(capsys):
     """Runs a command's `main` in this process as a shell would: its exit status, what it printed, and its errors."""

@@ -1,5 +1,3 @@
-"""What is said before a training begins."""
-
 from pathlib import Path
 
 import jax
@@ -15,11 +13,9 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 VOCAB = {"model.vocab": 32768}
 
 
-def described(config, done=0):
-    return [*duration.describe(config, counts.parameters(config), jax.devices(), done)][1:]
-
-
 def test_the_time_is_that_of_the_operations_that_are_left(monkeypatch):
+    described = lambda config, done=0: [*duration.describe(config, counts.parameters(config), jax.devices(), done)][1:]
+    assert resources.speed(jax.numpy.dtype("float32")) > 1e7  # measured
     monkeypatch.setattr(resources, "speed", lambda dtype: 5e10)
     config = configs.load(CONFIGS / "quickstart.py")
     (whole,), (half,) = described(config), described(config, done=1500)
@@ -30,12 +26,9 @@ def test_the_time_is_that_of_the_operations_that_are_left(monkeypatch):
 
 def test_the_encoding_is_described_with_all_its_options_and_its_ssmax():
     said = lambda **fields: pattern.describe(Config(model=ModelConfig(layers=6), **fields))
-    own = pattern.describe(configs.load(CONFIGS / "quickstart.py"))
-    assert own.startswith("bam (init=ladder, spread=1.0, ") and own.endswith("train_loc=True), SSMax effective")
-    assert said(encoding="alibi", encoding_options={"window": 8}) == "alibi (factor=1.0, window=8), SSMax off"
-    rope = "rope (base=10000.0, base_scale=1.0, window=8), SSMax on"
     places = said(encoding="rope:window=8/rope:window=8/nope:ssmax=off,log_temperature=0.1", ssmax="on")
-    assert places == f"2 x {rope} / nope, SSMax off, log-length temperature 0.1"
+    rope = "2 x rope (base=10000.0, base_scale=1.0, window=8), SSMax on"
+    assert places == f"{rope} / nope, SSMax off, log-length temperature 0.1"
     assert said(encoding="nope", shared_encoding=True) == "nope, SSMax off, one for all layers"
 
 
@@ -45,10 +38,6 @@ def test_every_configuration_can_be_made_as_small_as_is_said(path, monkeypatch):
     config = configs.load(path, VOCAB)
     *_, advice = duration.describe(config, counts.ParameterCounts(1, 1, 1, 1), jax.devices(), done=0)
     smaller = duration.smaller(config)
-    small = configs.load(path, VOCAB | smaller)
-    assert all(argument in advice for argument in configs.arguments(smaller)) and duration.smaller(small) == {}
-    assert (CONFIGS / "quickstart.py").exists() and "--config=configs/quickstart.py" in advice
-
-
-def test_the_speed_is_measured():
-    assert resources.speed(jax.numpy.dtype("float32")) > 1e7
+    assert all(argument in advice for argument in configs.arguments(smaller))
+    assert duration.smaller(configs.load(path, VOCAB | smaller)) == {}
+    assert "--config=configs/quickstart.py" in advice

@@ -7,10 +7,10 @@ from bam_jax import config as configs
 from bam_jax import train
 from bam_jax.data.tokenizers import tokenizer
 from bam_jax.models import transformer
-from bam_jax.system import errors, jsonl
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, loop, run_folder
-from bam_jax.training.step import define_training, initial_state, jit_once
+from bam_jax.training.metrics import metering, read_metrics
+from bam_jax.training.step import define_training, initial_state
 
 
 @pytest.fixture
@@ -33,74 +33,57 @@ def same(a, b):
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
-def lasting(records):
-    return [{name: value for name, value in record.items() if "second" not in name} for record in records]
-
-
-def test_command_line_finishes_once_and_refuses_another_configuration(path, capsys):
+def test_command_line_finishes_once_and_refuses_another_configuration(path, command, refused):
     arguments = [f"--config={path / 'tiny.py'}", f"--workdir={path / 'run'}", "--config.steps=3"]
-
-    def run(*more):
-        with pytest.raises(SystemExit) as exit:
-            errors.run(train.main, [*arguments, *more])
-        return exit.value.code, capsys.readouterr()
-
-    code, output = run()
-    assert not code and output.err.startswith("run: encoding bam (init=uniform, ")
-    files = {file: file.read_bytes() for file in (path / "run").rglob("*") if file.is_file()}
-    code, output = run()
-    assert not code and "nothing to do" in output.out
-    code, output = run("--config.seed=1")
-    assert code == 2 and output.err.startswith("error: ") and output.err.count("\n") == 1
-    assert "config.seed=0, not 1" in output.err
-    assert files == {file: file.read_bytes() for file in (path / "run").rglob("*") if file.is_file()}
-    assert run("--config.sead=1")[0] == 2
+    code, _, said = command(train.main, *arguments)
+    assert not code and said.startswith("run: encoding bam (init=uniform, ")
+    contents = lambda: {file: file.read_bytes() for file in (path / "run").rglob("*") if file.is_file()}
+    files = contents()
+    assert "nothing to do" in command(train.main, *arguments)[1]
+    assert "config.seed=0, not 1" in refused(train.main, *arguments, "--config.seed=1")
+    assert files == contents()
 
 
-def test_a_second_training_of_a_folder_is_refused_and_writes_nothing(path, capsys):
-    with run_folder.claim(path / "run", tiny(path), tokenizer("char")), pytest.raises(SystemExit) as exit:
-        errors.run(train.main, [f"--config={path / 'tiny.py'}", f"--workdir={path / 'run'}"])
-    said = capsys.readouterr().err
-    assert exit.value.code == 2 and "in use by another training" in said.splitlines()[-1] and said.count("error") == 1
-    assert {file.name for file in (path / "run").iterdir()} == {"config.json", "tokenizer", ".lock"}
-
-
-@pytest.mark.full
-def test_the_folder_stays_claimed_while_it_is_trained(path, monkeypatch):
-    make_step = loop.make_step
-
-    def another(*arguments):
-        with pytest.raises(UserError, match="in use by another training"):
-            loop.fit(tiny(path, "--config.steps=1"), path / "run")
-        return make_step(*arguments)
+def test_a_second_training_of_a_folder_is_refused_and_writes_nothing(path, monkeypatch, refused):
+    def another(*_):
+        files = sorted((path / "run").rglob("*"))
+        said = refused(train.main, f"--config={path / 'tiny.py'}", f"--workdir={path / 'run'}", "--no-progress")
+        assert "in use by another training" in said and files == sorted((path / "run").rglob("*"))
+        raise SystemExit
 
     monkeypatch.setattr(loop, "make_step", another)
-    assert len(loop.fit(tiny(path, "--config.steps=1"), path / "run")) == 1
-
-
-def test_a_mistake_leaves_no_folder_behind(path, capsys):
-    with pytest.raises(UserError, match="vocab=5"):
-        loop.fit(tiny(path, "--config.model.vocab=5"), path / "run")
-    with pytest.raises(UserError, match="no-such-folder"):
-        loop.fit(tiny(path, "--config.data.source=no-such-folder"), path / "run")
-    assert not (path / "run").exists()
-    capsys.readouterr()
-    with pytest.raises(UserError, match="is a file, not a run"):  # before anything begins
-        loop.fit(tiny(path), path / "text.txt")
-    assert not capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        loop.fit(tiny(path), path / "run", progress=False)
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("--config.model.width=1000000", "the optimiser's state take [0-9,]+ GiB, .* give a smaller config.model"),
-        ("--config.batch=1000000000", "the tokens of a step take [0-9,]+ GiB, .* give a smaller config.batch"),
+        ("seed=1", "is a file, not a run"),
+        ("model.vocab=5", "vocab=5"),
+        ("data.source=no-such-folder", "no-such-folder"),
+        ("model.width=1000000", "the optimiser's state take [0-9,]+ GiB, .* give a smaller config.model"),
+        ("batch=1000000000", "the tokens of a step take [0-9,]+ GiB, .* give a smaller config.batch"),
+        ("model.causal=False", "an encoder .* is not trained on config.data.task='packed'; give masked or triplets"),
+        ("data.task=triplets", "a decoder is not trained on .*'triplets'; give packed or passkey"),
     ],
 )
-def test_a_state_or_a_batch_beyond_all_memory_is_refused(path, change, says):
+def test_a_mistake_leaves_no_folder_behind(path, change, says, capsys):
     with pytest.raises(UserError, match=says):
-        loop.fit(tiny(path, change), path / "run", progress=False)
+        loop.fit(tiny(path, f"--config.{change}"), path / ("text.txt" if "file" in says else "run"))
     assert not (path / "run").exists()
+    assert "file" not in says or not capsys.readouterr().err  # nothing has begun
+
+
+def test_metrics_are_read_one_step_late_and_all_at_the_end(tmp_path):
+    steps = lambda: [record["step"] for record in read_metrics(tmp_path)]
+    with metering(configs.Config(steps=3, log_every=1), tmp_path, done=0, progress=False) as meter:
+        for step in range(1, 4):
+            meter.take(step, jnp.asarray([step / 2, 1.0]))
+            assert steps() == list(range(1, step))
+        meter.flush()
+        meter.flush()
+    assert steps() == [1, 2, 3] and read_metrics(tmp_path)[2]["loss"] == 1.5
 
 
 @pytest.fixture
@@ -124,10 +107,10 @@ def test_a_loss_that_is_not_finite_stops_with_its_step(path, poison):
     def spoil(state, metrics):
         return state, metrics * (jnp.nan if int(state["optimizer"][1].count) == 7 else 1)
 
-    with pytest.raises(UserError, match="^step 7: "):
+    with pytest.raises(UserError, match="^step 7: the loss is nan"):
         poison(spoil, tiny(path, "--config.log_every=1"), path / "run")
     assert run_folder.latest_step(path / "run") == 5  # the next would have been at 10
-    assert [record["step"] for record in jsonl.read(path / "run" / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
+    assert [record["step"] for record in read_metrics(path / "run")] == [1, 2, 3, 4, 5, 6]
     assert (path / "run" / run_folder.DIVERGED).read_text().startswith("step 7: the loss is nan")
 
 
@@ -140,53 +123,49 @@ def test_no_checkpoint_has_arrays_that_are_not_finite(path, poison, capsys, part
         return state, metrics
 
     config = tiny(path, "--config.steps=12")
-    for said in ("making the first parameters", "ended at step 10: "):  # the second goes on from step 5
+    for said in ("making the first parameters", "ended at step 10: ")[: 2 if part == "model" else 1]:
         with pytest.raises(UserError, match="^step 10: .* not finite.*config.optimizer.rate"):
             poison(spoil, config, path / "run")
         assert said in capsys.readouterr().err
-        assert run_folder.latest_step(path / "run") == 5
+        assert run_folder.latest_step(path / "run") == 5  # from which the second goes on
         assert (path / "run" / run_folder.DIVERGED).read_text().startswith("step 10: ")
     if part == "model":
-        assert lasting(loop.fit(config, path / "run")) == lasting(loop.fit(config, path / "alone"))
+        lasting = lambda run: [(each["step"], each["loss"], each["rate"]) for each in loop.fit(config, path / run)]
+        assert lasting("run") == lasting("alone")
         same(final(path / "run"), final(path / "alone"))
         assert not (path / "run" / run_folder.DIVERGED).exists()
 
 
-def one_step(config, **more):
-    graph, init, tx = define_training(config, 11)
-    state = jit_once(init)()
-    before = jax.tree.map(np.asarray, state)
-    rng = np.random.default_rng(0)
-    shape = config.batch, config.context
-    batch = {
-        "tokens": rng.integers(0, 11, shape, np.int32),
-        "targets": rng.integers(0, 11, shape, np.int32),
-        "weights": rng.choice([0, 1, 1.5], shape, p=[0.5, 0.3, 0.2]).astype(np.float32),
-        "segment": np.ones(shape, np.int32),
-        **more,
-    }
-    return before, *loop.make_step(config, graph, tx)(state, batch)
+@pytest.fixture
+def one_step(take_steps, rng):
+    """The states before and after a step, and its metrics."""
+    tokens, targets = rng.integers(0, 11, (2, 4, 16), np.int32)
+    weights = rng.choice([0, 1, 1.5], (4, 16), p=[0.5, 0.3, 0.2]).astype(np.float32)
+    batch = {"tokens": tokens, "targets": targets, "weights": weights, "segment": np.ones((4, 16), np.int32)}
+
+    def step(config, **more):
+        (metrics,), states = take_steps(config, batch | more, vocab=11)
+        return *states, metrics
+
+    return step
 
 
 @pytest.mark.full
-def test_accumulation_is_exact_where_micro_batches_weigh_differently(path):
-    whole = one_step(tiny(path, "--config.optimizer.warmup=0"))
-    parts = one_step(tiny(path, "--config.optimizer.warmup=0", "--config.optimizer.accumulate=4"))
-    np.testing.assert_allclose(whole[2], parts[2], rtol=1e-5)
-    second = lambda state: state["optimizer"][1].mu  # the mean of the gradients: the update itself has unit scale
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), second(whole[1]), second(parts[1]))
-
-
-def test_a_step_trains_everything_but_the_frozen_prior(path):
-    before, after, _ = one_step(tiny(path, "--config.optimizer.warmup=0"))
-    same(before["model"]["frozen"], after["model"]["frozen"])
-    assert jax.tree.leaves(before["model"]["frozen"])
-    changed = lambda a, b: bool((a != np.asarray(b)).any())
-    assert all(jax.tree.leaves(jax.tree.map(changed, before["model"]["params"], after["model"]["params"])))
+def test_accumulation_is_exact_where_micro_batches_weigh_differently(path, one_step):
+    """A step trains everything but the frozen prior."""
+    before, whole, metrics = one_step(tiny(path, "--config.optimizer.warmup=0"))
+    _, parts, same_metrics = one_step(tiny(path, "--config.optimizer.warmup=0", "--config.optimizer.accumulate=4"))
+    np.testing.assert_allclose(metrics, same_metrics, rtol=1e-5)
+    gradients = [state["optimizer"][1].mu for state in (whole, parts)]  # times 1 - b1: the update itself has unit scale
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), *gradients)
+    before, after = before["model"], whole["model"]
+    same(before["frozen"], after["frozen"])
+    assert jax.tree.leaves(before["frozen"])
+    assert not any(jax.tree.leaves(jax.tree.map(np.array_equal, before["params"], after["params"])))
 
 
 @pytest.mark.full
-def test_positions_of_the_batch_are_those_of_the_model(path):
+def test_positions_of_the_batch_are_those_of_the_model(path, one_step):
     config = tiny(path, "--config.encoding=learned")
     own, none = np.tile(np.arange(16, dtype=np.int32), (4, 1)), np.zeros((4, 16), int)
     plain, same_, other = (one_step(config, **more)[2] for more in ({}, {"position": own}, {"position": none}))
@@ -194,18 +173,10 @@ def test_positions_of_the_batch_are_those_of_the_model(path):
 
 
 @pytest.mark.full
-def test_decoders_and_encoders_have_tasks_of_their_own(path, capsys):
+def test_an_encoder_is_trained_without_a_word(path, capsys):
     masked = "--config.model.causal=false", "--config.data.task=masked", "--config.data.tokenizer=byte"
     loop.fit(tiny(path, *masked, "--config.steps=2"), path / "encoder", progress=False)
-    assert capsys.readouterr().err == ""
-    assert run_folder.latest_step(path / "encoder") == 2
-    for overrides, says in (
-        (masked[:1], "an encoder .* is not trained on config.data.task='packed'; give masked or triplets"),
-        (["--config.data.task=triplets"], "a decoder is not trained on .*'triplets'; give packed or passkey"),
-    ):
-        with pytest.raises(UserError, match=says):
-            loop.fit(tiny(path, *overrides), path / "run")
-    assert not (path / "run").exists()
+    assert capsys.readouterr().err == "" and run_folder.latest_step(path / "encoder") == 2
 
 
 @pytest.mark.full

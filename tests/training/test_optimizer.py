@@ -1,3 +1,5 @@
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,18 +23,14 @@ DECAYED = {
 }
 
 
-def names(tree):
-    return {keystr(keys, simple=True, separator="/") for keys, _ in jax.tree.leaves_with_path(tree)}
-
-
 def test_groups_and_decay_of_the_decoder_by_name():
     build = lambda: transformer.build(Config(encoding="bam", ssmax="on"), vocab=11, rngs=nnx.Rngs(0))
-    trees = transformer.split(nnx.eval_shape(build))[1]
-    trained = names(trees["params"])
-    assert trained == PRIOR | PLAIN | DECAYED
+    tree = transformer.split(nnx.eval_shape(build))[1]
+    names = lambda part: {keystr(keys, simple=True, separator="/") for keys, _ in jax.tree.leaves_with_path(part)}
+    trained, frozen = names(tree["params"]), names(tree["frozen"])
+    assert trained == PRIOR | PLAIN | DECAYED and frozen == {"layers/attention/encoding/loc"}
     assert {name for name in trained if optimizer.group(name) == "prior"} == PRIOR
     assert {name for name in trained if optimizer.decays(name)} == DECAYED
-    assert names(trees["frozen"]) == {"layers/attention/encoding/loc"}
 
 
 def rate(config, steps, t):
@@ -43,8 +41,7 @@ def rate(config, steps, t):
     return config.rate * (config.final + (1 - config.final) * left)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("warmup", [0, 5])
+@pytest.mark.parametrize(("warmup", "schedule"), [*itertools.product((0, 5), SCHEDULES)])
 def test_schedule(warmup, schedule):
     config = OptimizerConfig(warmup=warmup, schedule=schedule)
     ours = [optimizer.schedule(config, 20)(t) for t in range(25)]
@@ -76,11 +73,7 @@ def test_updates_against_a_loop(name, b2):
     rng = np.random.default_rng(0)
     params = {"mlp": {"kernel": np.ones(4)}, "encoding": {"shape": np.ones(3)}, "norm": {"scale": np.ones(2)}}
     gradients = [jax.tree.map(lambda p: rng.normal(size=p.shape), params) for _ in range(20)]
-    clipped = []
-    for gradient in gradients:
-        norm = np.sqrt(sum((g**2).sum() for g in jax.tree.leaves(gradient)))
-        clipped.append(jax.tree.map(lambda g, n=norm: g * min(1, 0.5 / n), gradient))
-
+    norms = [np.sqrt(sum((g**2).sum() for g in jax.tree.leaves(gradient))) for gradient in gradients]
     ours = jax.tree.map(jnp.float32, params)
     tx = optimizer.make(config, 20, ours)
     state = tx.init(ours)
@@ -91,6 +84,7 @@ def test_updates_against_a_loop(name, b2):
     groups = ("mlp", "kernel", 1, 0.1), ("encoding", "shape", 20, 0), ("norm", "scale", 1, 0)
     for part, leaf, multiplier, decay in groups:
         p = params[part][leaf]
-        for t, u in enumerate(direction(name, config.b1, b2, [g[part][leaf] for g in clipped])):
+        clipped = [g[part][leaf] * min(1, 0.5 / norm) for g, norm in zip(gradients, norms, strict=True)]
+        for t, u in enumerate(direction(name, config.b1, b2, clipped)):
             p = p - multiplier * rate(config, 20, t) * (u + decay * p)
         np.testing.assert_allclose(ours[part][leaf], p, rtol=2e-4, err_msg=leaf)
