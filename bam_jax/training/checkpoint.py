@@ -38,21 +38,16 @@ from bam_jax.system.errors import Stopped, Unwritten, UserError, is_lack_of_memo
 from bam_jax.training import run_folder, weights
 from bam_jax.training.run_folder import CHECKPOINTS, METRICS, latest_step, read_config, trained_step
 
-DATA = "data"
-"""The part of a checkpoint that is the state of the batches."""
+DATA = "data"  # the part of a checkpoint that is the state of the batches
 CHECKSUMS = "sums.json"
-ARRAYS = "d"
-"""The folders of the files of arrays, which may be large; orbax reads others whole."""
+ARRAYS = "d"  # the folders of the files of arrays, which may be large; orbax reads others whole
 _REMEDY = "remove that folder and train on from the checkpoint before it, if there is one"
 _KEPT = 2  # the newest, and the one before in case that one is damaged
 _DRAFT = ".draft"
 
 
 class Checkpoints:
-    """The checkpoints of a run that is being trained; a context manager, which waits for the last save.
-
-    A checkpoint holds all that a run goes on from, its metrics so far among it.
-    """
+    """The checkpoints of a run that is being trained; a context manager, which waits for the last save."""
 
     def __init__(self, run: str | os.PathLike):
         self.run = Path(run)

@@ -20,8 +20,8 @@ from bam_jax.models.embedding import embed_texts
 from bam_jax.models.transformer import Decoder
 from bam_jax.parallel import sharding
 
+# Square of the least norm that an embedding is divided by: one of 0, of a text without tokens, stays 0.
 TINY = 1e-24
-"""Square of the least norm that an embedding is divided by: one of 0, of a text without tokens, stays 0."""
 
 
 def ranking_loss(

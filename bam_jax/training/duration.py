@@ -12,12 +12,8 @@ from bam_jax.models.counts import ParameterCounts
 from bam_jax.system import extras, resources
 from bam_jax.training import optimizer
 
-LONG_STEP, LONG_RUN = 60.0, 30 * 86400.0
-"""Seconds above which a smaller trial is suggested."""
-
-SMALL = 0.1
-"""Seconds of a step below which its operations do not take most of the time: the estimate is then a lower bound."""
-
+LONG_STEP, LONG_RUN = 60.0, 30 * 86400.0  # seconds above which a smaller trial is suggested
+SMALL = 0.1  # seconds of a step below which its operations do not take most of the time: the estimate is a lower bound
 _TRIAL = {"batch": 8, "context": 128, "model.layers": 2, "optimizer.accumulate": 1}
 _UNITS = {"years": 365.25 * 86400, "days": 86400.0, "hours": 3600.0, "minutes": 60.0}
 

@@ -206,11 +206,8 @@ def make_empty(run: Path) -> None:
 
 
 def check_configuration(run: Path, config: Config, longer: bool, moved: bool = False) -> int:
-    """Check that a run's configuration is this one, but for `_FREE`, the mesh, and what `longer` and `moved` allow.
-
-    Returns the run's steps. Where nothing is trained yet, all fields may differ.
-    """
-    if _is_bare(run):
+    """Check a run's configuration but for `_FREE`, the mesh, and what `longer` and `moved` allow; returns the run's steps."""
+    if _is_bare(run):  # nothing is trained yet: all fields may differ
         return config.steps
     theirs, ours = _fields(read_config(run)), _fields(config)
     for name in sorted(theirs.keys() | ours.keys()):

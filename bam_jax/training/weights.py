@@ -19,8 +19,7 @@ from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
 from bam_jax.training import run_folder
 
-KEPT = ("results.jsonl", run_folder.METRICS)
-"""The files of a run that go with its weights: what was measured of them."""
+KEPT = ("results.jsonl", run_folder.METRICS)  # what was measured of a run goes with its weights
 
 
 def write(folder: Path, config: Config, tokenizer: Tokenizer, tree: dict[str, Any], step: int) -> None:
