@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
 import jax
@@ -134,11 +134,8 @@ class _Stop:
 
     @contextlib.contextmanager
     def runtime(self) -> Iterator[None]:
-        """Forward SIGTERM to jax's own handler.
-
-        It informs the coordinator, and `reached_preemption_sync_point` then returns true at the same step in all processes.
-        Python does not know this handler: it is fetched through the C library.
-        """
+        """Forward SIGTERM to jax's own handler, which asks all processes to stop at the same step."""
+        # Python does not know this handler: it is fetched through the C library.
         set_handler = ctypes.CDLL(None).signal
         set_handler.argtypes, set_handler.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
         theirs = set_handler(signal.SIGTERM, int(signal.SIG_IGN))
@@ -161,9 +158,8 @@ class _Stop:
         name, status = SIGNALS[signal.Signals(number)]
         self.by, now = self.by or number, time.monotonic()
         if not self._trained:
-            self._end(
-                status, f"stopped by {name} before a step was trained: nothing is lost, start the same command again"
-            )
+            line = f"stopped by {name} before a step was trained: nothing is lost, start the same command again"
+            self._end(status, line)
         elif self._since is None:
             self._since = now
             if self._forward_sigterm is not None:
@@ -172,9 +168,8 @@ class _Stop:
                 f"{name}: it saves after the steps under way, then ends; once more, and it ends at once without that"
             )
         elif now - self._since >= URGENT:
-            self._end(
-                status, f"ended by {name} at once; the same command goes on from the last checkpoint that is whole"
-            )
+            line = f"ended by {name} at once; the same command goes on from the last checkpoint that is whole"
+            self._end(status, line)
 
 
 def _end_alone(status: int, line: str) -> None:
@@ -199,7 +194,9 @@ def _initialise(coordinator: str, count: int, index: int | None) -> bool:
     count = count or jax_private.scheduled_processes()
     if count == 1:
         return False
-    _report_aborts()
+    # When another process is lost, jax's runtime aborts this one with a long report, from a thread of its own and by SIGABRT,
+    # which Python's handlers would never see.
+    ctypes.CDLL(None).signal(signal.SIGABRT, _ON_ABORT)
     try:
         jax.distributed.initialize(
             coordinator or None,
@@ -231,12 +228,10 @@ class _Together:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         # `Stopped` is raised by all processes at the same step, so that each ends by itself.
-        if isinstance(error, (Exception, KeyboardInterrupt)) and not isinstance(error, errors.Stopped):
-            self.end(*_describe(error))
+        if isinstance(raised[1], (Exception, KeyboardInterrupt)) and not isinstance(raised[1], errors.Stopped):
+            self.end(*_describe(raised[1]))
         self._over.set()
         self._thread.join()
 
@@ -252,10 +247,9 @@ class _Together:
             try:
                 ends = self._client.key_value_dir_get(_FOLDER)  # a folder: to get a missing key would wait for it
             except jax.errors.JaxRuntimeError as error:
+                line = f"error: process 0 cannot be reached any more; {RESTART} ({_shorten(error)})"
                 with self._leaving:
-                    self._leave(
-                        errors.AGAIN, f"error: process 0 cannot be reached any more; {RESTART} ({_shorten(error)})"
-                    )
+                    self._leave(errors.AGAIN, line)
             if ends:
                 status, _, line = ends[0][1].partition(" ")
                 with self._leaving:
@@ -288,24 +282,12 @@ def _shorten(error: BaseException) -> str:
 
 
 def _say_why_aborted(_: int) -> None:
-    if not jax_private.have_all_joined():
-        status, line = 2, NOT_TOGETHER
-    else:
-        status = errors.AGAIN
-        line = (
-            f"process {jax_private.process_number()} was ended by the runtime, which says why above: most often "
-            f"another process is gone; {RESTART}"
-        )
+    status, line = 2, NOT_TOGETHER
+    if jax_private.have_all_joined():
+        says = "was ended by the runtime, which says why above: most often another process is gone"
+        status, line = errors.AGAIN, f"process {jax_private.process_number()} {says}; {RESTART}"
     os.write(2, f"error: {line}\n".encode())  # no Python stream: the thread that aborts may hold its lock
     os._exit(status)
 
 
 _ON_ABORT = ctypes.CFUNCTYPE(None, ctypes.c_int)(_say_why_aborted)  # kept: C holds no reference to it
-
-
-def _report_aborts() -> None:
-    """Print a line for the user when jax's runtime aborts this process, as it does when another one is lost.
-
-    It aborts with a long report from a thread of its own and SIGABRT, which Python's own handlers would never see.
-    """
-    ctypes.CDLL(None).signal(signal.SIGABRT, _ON_ABORT)

@@ -37,6 +37,8 @@ from bam_jax.config import Config, MeshConfig
 from bam_jax.encodings import Dims, spec
 from bam_jax.system.errors import UserError
 
+log = logging.getLogger(__name__)
+
 AXES = DATA, FSDP, TENSOR, CONTEXT = ("data", "fsdp", "tensor", "context")
 BATCH = (DATA, FSDP)
 TEXT = P(BATCH, CONTEXT)
@@ -107,18 +109,18 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
         stated["data"] = left // stated["fsdp"]
     elif free:
         stated[free[0]] = left
-    return arrange(tuple(stated.values()), AXES, present)
+    return arrange(tuple(stated.values()), present)
 
 
-def arrange(shape: Sequence[int], names: Sequence[str], devices: Sequence[jax.Device]) -> Mesh:
+def arrange(shape: Sequence[int], devices: Sequence[jax.Device]) -> Mesh:
     """The mesh of a shape, be its devices of one slice or of several; outer axes are the first to cross slices.
 
     JAX counts as a slice what fast links join: a slice of TPUs, and each host of CPUs or GPUs.
     """
-    types = (AxisType.Auto,) * len(names)
+    types = (AxisType.Auto,) * len(AXES)
     slices = Counter(getattr(device, "slice_index", 0) for device in devices)
     if len(slices) == 1:  # jax.make_mesh refuses several
-        return jax.make_mesh(shape, names, axis_types=types, devices=devices)
+        return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
     sizes = sorted(set(slices.values()))
     if len(sizes) > 1:
         raise UserError(
@@ -130,7 +132,7 @@ def arrange(shape: Sequence[int], names: Sequence[str], devices: Sequence[jax.De
         left //= across[-1]
     within = [size // count for size, count in zip(shape, across, strict=True)]
     placed = mesh_utils.create_hybrid_device_mesh(within, across, devices, allow_split_physical_axes=True)
-    return Mesh(placed, names, axis_types=types)
+    return Mesh(placed, AXES, axis_types=types)
 
 
 def _count_near(devices: Sequence[jax.Device]) -> int:
@@ -159,10 +161,8 @@ def check(config: Config, mesh: Mesh) -> None:
         encoding = spec(**place)
         check_rowwise(jax.eval_shape(lambda made=encoding: made.build(dims, nnx.Rngs(0)).rowwise()), mesh)
     if config.model.causal and size["context"] > 1 and config.context // size["context"] % 2:
-        _log(
-            f"the {config.context // size['context']} tokens of each device are an odd number, so that the ring's "
-            "work is not balanced"
-        )
+        each = config.context // size["context"]
+        log.info(f"mesh: the {each} tokens of each device are an odd number, so that the ring's work is not balanced")
     rows, sharing = config.batch // config.optimizer.accumulate, size["data"] * size["fsdp"]
     if rows % sharing:
         fits = [n for n in range(config.batch // sharing, 0, -1) if config.batch % (n * sharing) == 0]
@@ -181,11 +181,8 @@ def parameter_shardings(tree: Any, mesh: Mesh) -> Any:
     `LARGE` bytes, it is an error.
     """
 
-    def shard(keys: Any, leaf: Any) -> NamedSharding:
-        name = jax.tree_util.keystr(keys, simple=True, separator="/")
-        return NamedSharding(mesh, _fit_to_shape(name, leaf, rule(name), mesh))
-
-    return jax.tree.map_with_path(shard, tree)
+    name = lambda keys: jax.tree_util.keystr(keys, simple=True, separator="/")
+    return jax.tree.map_with_path(lambda keys, x: NamedSharding(mesh, _fit_to_shape(name(keys), x, mesh)), tree)
 
 
 def rule(name: str) -> P:
@@ -203,25 +200,22 @@ def rule(name: str) -> P:
     return found[0]
 
 
-def _fit_to_shape(name: str, leaf: Any, spec: P, mesh: Mesh) -> P:
+def _fit_to_shape(name: str, leaf: Any, mesh: Mesh) -> P:
     """The spec for all axes of a parameter, less those mesh axes that do not divide what they would cut."""
+    spec = rule(name)
     if leaf.ndim < len(spec):
         raise UserError(
             f"the rule {spec} of bam_jax.parallel.sharding.RULES is for more axes than {name} {leaf.shape} has"
         )
     wanted = [None] * (leaf.ndim - len(spec)) + list(spec)
-    kept = [
-        axis if axis is None or size % mesh.shape[axis] == 0 else None
-        for axis, size in zip(wanted, leaf.shape, strict=True)
-    ]
-    for axis, there, size in zip(wanted, kept, leaf.shape, strict=True):
-        if axis != there:
-            bytes_ = leaf.size * leaf.dtype.itemsize
+    for n, (axis, size) in enumerate(zip(wanted, leaf.shape, strict=True)):
+        if axis is not None and size % mesh.shape[axis]:
+            wanted[n] = None
             says = f"the mesh's {axis}={mesh.shape[axis]} does not divide the {size} of {name} {leaf.shape}"
-            if bytes_ > LARGE:
+            if leaf.size * leaf.dtype.itemsize > LARGE:
                 raise UserError(f"{says}, which is large; change one of the two (config.model.vocab may be rounded up)")
-            _log(f"{says}: it is not cut there")
-    return P(*kept)
+            log.info(f"mesh: {says}: it is not cut there")
+    return P(*wanted)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -282,10 +276,8 @@ def ambient_mesh() -> AbstractMesh | None:
 
 
 def shard_activations(x: Float[Array, "B T *E"]) -> Float[Array, "B T *E"]:
-    """Activations, held to rows and tokens as their cut under a mesh.
-
-    The compiler would choose a cut of its own for each layer, and move the activations in between.
-    """
+    """Activations, held to rows and tokens as their cut under a mesh."""
+    # The compiler would choose a cut of its own for each layer, and move the activations in between.
     return x if ambient_mesh() is None else jax.lax.with_sharding_constraint(x, TEXT)
 
 
@@ -315,7 +307,3 @@ def check_rowwise(rowwise: Rowwise | None, mesh: Mesh | AbstractMesh) -> None:
                 f"{type(rowwise).__name__} needs {needed}, which the mesh's {axis}={mesh.shape[axis]} cuts; "
                 f"set config.mesh.{axis}=1"
             )
-
-
-def _log(message: str) -> None:
-    logging.getLogger(__name__).info("mesh: %s", message)

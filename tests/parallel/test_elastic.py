@@ -1,5 +1,3 @@
-"""A run that goes on with other devices: what one mesh saved, any other restores, data position included."""
-
 import dataclasses
 import math
 
@@ -28,8 +26,6 @@ MESHES = {
 @pytest.fixture
 def config(tmp_path, write_tiny):
     """A run of a pattern of two stacks, with all that goes with attention today."""
-    if jax.device_count() < 8:
-        pytest.skip("needs eight devices")
     today = {"layers": 2, "width": 64, "heads": 4, "hidden": 128, "dtype": "float32"}
     today |= dict.fromkeys(("qk_norm", "gate", "sinks"), True)
     sizes = {"steps": 9, "batch": 8, "context": 32, "log_every": 1, "optimizer": {"warmup": 2}}
@@ -37,19 +33,12 @@ def config(tmp_path, write_tiny):
     return configs.load(tmp_path / "tiny.py")
 
 
-def layouts(config):
-    """The state's shapes and dtypes with their shardings, under each mesh."""
+@pytest.mark.full
+def test_every_mesh_restores_what_another_saved_straight_into_its_shards(config, tmp_path, monkeypatch, rng):
     _, init, tx = define_training(config, run_folder.vocabulary_size(config, tokenizer("char")))
     shapes = jax.eval_shape(init)
-    meshes = {name: sharding.make_mesh(mesh) for name, mesh in MESHES.items()}
-    return {name: with_shardings(shapes, state_shardings(shapes, tx, mesh)) for name, mesh in meshes.items()}
-
-
-@pytest.mark.full
-def test_every_mesh_restores_what_another_saved_straight_into_its_shards(config, tmp_path, monkeypatch):
-    rng = np.random.default_rng(0)
-    wanted = layouts(config)
-    values = jax.tree.map(lambda x: np.asarray(rng.integers(0, 2**20, x.shape), x.dtype), wanted["one"])
+    values = jax.tree.map(lambda x: np.asarray(rng.integers(0, 2**20, x.shape), x.dtype), shapes)
+    straight = loader.batches(config, tokenizer("char"))
     put, placed = jax.device_put, []
 
     def watched(x, *where, **how):
@@ -57,9 +46,10 @@ def test_every_mesh_restores_what_another_saved_straight_into_its_shards(config,
         return put(x, *where, **how)
 
     before = None
-    for number, (name, like) in enumerate(wanted.items()):
+    for number, (name, mesh) in enumerate(MESHES.items()):
+        shardings = state_shardings(shapes, tx, sharding.make_mesh(mesh))
+        like = with_shardings(shapes, shardings)
         data = loader.batches(config, tokenizer("char"))
-        shardings = jax.tree.map(lambda x: x.sharding, like)
         if before is None:
             state = put(values, shardings)
         else:
@@ -70,19 +60,12 @@ def test_every_mesh_restores_what_another_saved_straight_into_its_shards(config,
             assert placed and set(placed) <= {x.sharding.shard_shape(x.shape) for x in jax.tree.leaves(like)}
         jax.tree.map(np.testing.assert_array_equal, values, state)
         assert jax.tree.map(lambda x: x.sharding, state) == shardings
-        np.testing.assert_array_equal(next(data)["tokens"], taken(config, number))
+        np.testing.assert_array_equal(next(data)["tokens"], next(straight)["tokens"])
         with checkpoint.Checkpoints(tmp_path / name) as checkpoints:
             checkpoints.save(number + 1, state, data)
         data.close()
         before = name
-
-
-def taken(config, number):
-    """The tokens of one batch, counted from the first."""
-    data = loader.batches(config, tokenizer("char"))
-    batches = [next(data) for _ in range(number + 1)]
-    data.close()
-    return batches[-1]["tokens"]
+    straight.close()
 
 
 @pytest.mark.full
@@ -94,7 +77,7 @@ def test_a_run_that_changes_its_mesh_trains_as_one_that_stays(config, tmp_path):
             found = loop.fit(going, tmp_path / "moves", stop=lambda step, last=last: step == last)
         except errors.Stopped:
             assert run_folder.latest_step(tmp_path / "moves") == last
-    for name in ("loss", "gradient_norm"):
-        np.testing.assert_allclose([r[name] for r in found], [r[name] for r in expected], rtol=1e-4)
+    numbers = lambda records: [(record["loss"], record["gradient_norm"]) for record in records]
+    np.testing.assert_allclose(numbers(found), numbers(expected), rtol=1e-4)
     stays, moves = [transformer.split(checkpoint.restore_model(tmp_path / run)[2])[1] for run in ("stays", "moves")]
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-4), stays, moves)

@@ -1,5 +1,3 @@
-"""The files of docs/launch under schedulers that are pretended: their commands start two processes with their variables."""
-
 import contextlib
 import os
 import re
@@ -16,41 +14,38 @@ import pytest
 
 from bam_jax import config as configs
 from bam_jax.parallel import sharding
-from bam_jax.system import errors, jsonl
+from bam_jax.system import errors
 from bam_jax.training import loop, run_folder
+from bam_jax.training.metrics import read_metrics
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "docs" / "launch"
-TASKS = """
+TASKS = f"""#!{sys.executable}
+import itertools, os, pathlib, signal, subprocess, sys
+
+here = pathlib.Path(__file__).parent
+
 def run(command, environments):
     "All at once; what is told to this process, they are told. Returns the largest exit code, as srun does."
     made = [subprocess.Popen(command, env=os.environ | each, start_new_session=True) for each in environments]
     signal.signal(signal.SIGTERM, lambda *_: [os.killpg(each.pid, signal.SIGTERM) for each in made])
-    with open(os.path.join(os.path.dirname(__file__), "groups"), "a") as groups:
-        groups.writelines(f"{each.pid}\\n" for each in made)
+    with (here / "groups").open("a") as groups:
+        groups.writelines(str(each.pid) + "\\n" for each in made)
     return max(code if code >= 0 else 128 - code for code in [each.wait() for each in made])
 """
-SRUN = f"""#!{sys.executable}
-import itertools, os, signal, subprocess, sys
-{TASKS}
+SRUN = f"""{TASKS}
 step = {{"SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_NUM_NODES": "2", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}}
 command = list(itertools.dropwhile(lambda word: word.startswith("--"), sys.argv[1:]))
 sys.exit(run(command, [step | {{"SLURM_PROCID": str(index)}} for index in range(2)]))
 """
-SQUEUE = """#!/bin/bash
-echo "${STATE:-RUNNING}"
-"""
-SCONTROL = """#!/bin/bash
-echo "$@" >> "$(dirname "$0")/requeued"
-"""
-GCLOUD = f"""#!{sys.executable}
-import os, pathlib, signal, subprocess, sys
-{TASKS}
-here = pathlib.Path(__file__).parent
+JOB = {"SLURM_JOB_ID": "4711", "SLURM_GPUS_ON_NODE": "1"}
+SQUEUE = '#!/bin/bash\necho "${STATE:-RUNNING}"\n'
+SCONTROL = '#!/bin/bash\necho "$@" >> "$(dirname "$0")/requeued"\n'
+GCLOUD = f"""{TASKS}
 state = here / "state"
-noun, verb, name, *rest = sys.argv[3:]
+_, verb, _, *rest = sys.argv[3:]
 with (here / "asked").open("a") as asked:
-    asked.write(f"{{noun}} {{verb}} {{name}}\\n")
+    print(verb, file=asked)
 if verb == "create":
     state.write_text("ACCEPTED PROVISIONING ACTIVE")
 elif verb == "delete":
@@ -66,14 +61,18 @@ elif (here / "gone").exists():
     sys.exit(255)
 else:
     (here / "ssh").write_text(str(os.getpid()))
-    tpu = {{
-        "JAX_FORCE_TPU_INIT": "1", "TPU_WORKER_HOSTNAMES": "localhost,localhost", "MEGASCALE_COORDINATOR_ADDRESS": "",
-        "MEGASCALE_NUM_SLICES": "", "MEGASCALE_SLICE_ID": "",
-    }}
+    tpu = {{f"MEGASCALE_{{name}}": "" for name in ("COORDINATOR_ADDRESS", "NUM_SLICES", "SLICE_ID")}}
+    tpu |= {{"JAX_FORCE_TPU_INIT": "1", "TPU_WORKER_HOSTNAMES": "localhost,localhost"}}
     command = [word for word in rest if word.startswith("--command=")][0].removeprefix("--command=")
     hosts = [tpu | {{"TPU_WORKER_ID": str(index), "HOME": str(here / f"host{{index}}")}} for index in range(2)]
     sys.exit(run(["bash", "-c", command], hosts))
 """
+
+
+def write_script(path, text):
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
 
 
 @pytest.fixture
@@ -82,19 +81,18 @@ def path(tmp_path, write_tiny):
     write_tiny(tmp_path, batch=8, context=32, mesh={"data": 2}, **often)
     (tmp_path / "bin").mkdir()
     for name, script in {"srun": SRUN, "scontrol": SCONTROL, "squeue": SQUEUE, "gcloud": GCLOUD}.items():
-        (tmp_path / "bin" / name).write_text(script)
-        (tmp_path / "bin" / name).chmod(0o755)
+        write_script(tmp_path / "bin" / name, script)
     return tmp_path
 
 
 @pytest.fixture
 def environment(path):
-    """What both schedulers' files are run with: pretended commands, a free port, a CPU for each process."""
+    """What both schedulers' files are run with: pretended commands, jobs, a free port, a CPU for each process."""
     with socket.socket() as server:
         server.bind(("localhost", 0))
         port = str(server.getsockname()[1])
     ours = {"PATH": f"{path / 'bin'}:{os.environ['PATH']}", "JAX_COORDINATOR_PORT": port, "JAX_NUM_CPU_DEVICES": "1"}
-    yield os.environ | ours
+    yield os.environ | ours | {"NAME": "a", "ZONE": "b", "TYPE": "v5p-16"}
     groups = path / "bin" / "groups"
     for group in groups.read_text().split() if groups.exists() else []:
         with contextlib.suppress(ProcessLookupError):  # as it should be
@@ -103,10 +101,9 @@ def environment(path):
 
 def start(path, file, environment, *arguments):
     arguments = [f"--config={path / 'tiny.py'}", f"--workdir={path / 'run'}", *arguments]
+    command = ["bash", LAUNCH / file, *arguments]
     with (path / "said").open("w") as said:
-        return subprocess.Popen(
-            ["bash", LAUNCH / file, *arguments], stdout=said, stderr=said, env=environment, start_new_session=True
-        )
+        return subprocess.Popen(command, stdout=said, stderr=said, env=environment, start_new_session=True)
 
 
 def ended(path, process):
@@ -117,7 +114,7 @@ def ended(path, process):
 
 
 def wait_until_it_trains(path, process):
-    while not (path / "run" / run_folder.METRICS).exists() or not list(jsonl.read(path / "run" / run_folder.METRICS)):
+    while not read_metrics(path / "run"):
         assert process.poll() is None, (path / "said").read_text()
         time.sleep(0.05)
 
@@ -132,36 +129,27 @@ def install(path, python):
 
 def asked(path):
     """What was asked of gcloud, but for looks at the queue."""
-    verbs = [line.split()[1] for line in (path / "bin" / "asked").read_text().splitlines()]
-    return [verb for verb in verbs if verb != "describe"]
+    return [verb for verb in (path / "bin" / "asked").read_text().split() if verb != "describe"]
 
 
 def see_it_trained_as_one_process_does(path):
     alone = loop.fit(configs.load(path / "tiny.py"), path / "alone")
     losses = lambda records: [(record["step"], record["loss"]) for record in records]
-    assert losses(alone) == losses(jsonl.read(path / "run" / run_folder.METRICS))
+    assert losses(alone) == losses(read_metrics(path / "run"))
 
 
 def says(path, codes):
     """A Python that ends at once, with the first of the codes, then with the next, ..., in each process."""
     for index in range(2):
         (path / f"codes{index}").write_text(" ".join(map(str, codes)))
-    (path / "python").write_text(
-        f"""#!/bin/bash
-mine={path}/codes${{SLURM_PROCID:-}}${{TPU_WORKER_ID:-}}
-read -r code then < "$mine"
-echo "$then" > "$mine"
-exit "$code"
-"""
-    )
-    (path / "python").chmod(0o755)
-    return path / "python"
+    mine = f"{path}/codes${{SLURM_PROCID:-}}${{TPU_WORKER_ID:-}}"
+    lines = "#!/bin/bash", f"read -r code then < {mine}", f'echo "$then" > {mine}', 'exit "$code"'
+    return write_script(path / "python", "\n".join(lines))
 
 
 @pytest.mark.parametrize(
     "code, more, again",
     [
-        (0, {}, False),
         (2, {}, False),
         (75, {"SLURM_RESTART_COUNT": "49"}, True),
         (137, {}, True),
@@ -171,7 +159,7 @@ exit "$code"
     ],
 )
 def test_slurm_queues_a_job_again_that_can_go_on(path, environment, code, more, again):
-    environment |= {"SLURM_JOB_ID": "4711", "SLURM_GPUS_ON_NODE": "1", "PYTHON": str(says(path, [code])), **more}
+    environment |= JOB | {"PYTHON": str(says(path, [code])), **more}
     status, said = ended(path, start(path, "slurm.sbatch", environment))
     assert status == code, said
     assert (path / "bin" / "requeued").exists() == again
@@ -191,7 +179,7 @@ def test_a_tpu_slice_is_trained_on_until_all_is_done_or_somebody_has_to_look(
     path, environment, codes, setup, starts, status
 ):
     install(path, says(path, codes))
-    environment |= {"NAME": "a", "ZONE": "b", "TYPE": "v5p-16", "WAIT": "0", "SETUP": setup, "STARTS": "4"}
+    environment |= {"WAIT": "0", "SETUP": setup, "STARTS": "4"}
     found, said = ended(path, start(path, "tpu_pod.sh", environment))
     assert (found, asked(path)) == (status, ["create"] + ["ssh"] * starts), said
 
@@ -210,7 +198,7 @@ def test_a_tpu_slice_is_trained_on_until_all_is_done_or_somebody_has_to_look(
 )
 def test_commands_of_the_pages_fit_their_devices(page, launcher, platform, devices, monkeypatch):
     """A host has eight of them."""
-    monkeypatch.setattr(sharding, "arrange", lambda shape, names, _: jax.sharding.AbstractMesh(shape, names))
+    monkeypatch.setattr(sharding, "arrange", lambda shape, _: jax.sharding.AbstractMesh(shape, sharding.AXES))
     present = [SimpleNamespace(platform=platform, process_index=n // 8, slice_index=0) for n in range(devices)]
     text = (LAUNCH.parent / page).read_text().replace("\\\n", " ")
     (line,) = [line for line in text.splitlines() if launcher in line and "configs/lm_1b.py" in line]
@@ -221,7 +209,7 @@ def test_commands_of_the_pages_fit_their_devices(page, launcher, platform, devic
 
 @pytest.mark.full
 def test_slurm_queues_a_job_again_that_was_preempted_and_it_goes_on(path, environment):
-    environment |= {"SLURM_JOB_ID": "4711", "SLURM_GPUS_ON_NODE": "1", "PYTHON": sys.executable}
+    environment |= JOB | {"PYTHON": sys.executable}
     job = start(path, "slurm.sbatch", environment)
     wait_until_it_trains(path, job)
     os.killpg(job.pid, signal.SIGTERM)
@@ -237,10 +225,8 @@ def test_slurm_queues_a_job_again_that_was_preempted_and_it_goes_on(path, enviro
 
 @pytest.mark.endurance
 def test_a_tpu_slice_that_is_taken_away_is_asked_for_again(path, environment):
-    (path / "python").write_text(f'#!/bin/bash\nexec {sys.executable} "$@"\n')
-    (path / "python").chmod(0o755)
-    install(path, path / "python")
-    environment |= {"NAME": "a", "ZONE": "b", "TYPE": "v5p-16", "WAIT": "1", "PYTHONPATH": str(LAUNCH.parents[1])}
+    install(path, write_script(path / "python", f'#!/bin/bash\nexec {sys.executable} "$@"\n'))
+    environment |= {"WAIT": "1", "PYTHONPATH": str(ROOT)}
     script = start(path, "tpu_pod.sh", environment)
     wait_until_it_trains(path, script)
     (path / "bin" / "state").write_text("ACTIVE SUSPENDING SUSPENDED")  # the queue is late to know
