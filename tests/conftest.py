@@ -59,11 +59,22 @@ class Outcomes:
 def pytest_configure(config):
     if config.getoption("--outcomes") and not hasattr(config, "workerinput"):  # workers of xdist send theirs here
         config.pluginmanager.register(Outcomes(config.getoption("--outcomes")))
+    keep_programs(config)
     device = config.getoption("--device")
     if device is not None:
         config.option.markexpr = f"on_{device}"
         config.addinivalue_line("filterwarnings", "default")  # a driver's warning is no failure of attention
         jax.config.update("jax_platforms", {"cpu": "cpu", "gpu": "cuda,cpu", "tpu": "tpu,cpu"}[device])
+
+
+def keep_programs(config):
+    """Compiled programs are kept for the next run, which takes half the time; `pytest --cache-clear` drops them."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "main")  # JAX does not guard a folder that several processes write
+    jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir(f"compiled-{worker}")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    # of a process that was killed as it wrote: the program is compiled again
+    config.addinivalue_line("filterwarnings", "ignore:Error reading persistent compilation cache entry")
 
 
 @pytest.fixture(autouse=True)
