@@ -1,29 +1,47 @@
-"""The learning rates of the null models that `prior_study.py` has not tried.
+"""The search for the learning rates of `null_models.py`: every method has three tries at each depth, with two seeds.
 
-Command:  python -m bam_jax.sweep experiments/null_rates.py --records=experiments/records/null_rates
-Hardware: a CPU; 16 models of 2 and 4 layers, some 45 core-minutes.
-Target:   none; `RATES` of null_models.py has the rate with the lower mean loss at the training context.
+Command:  python experiments/null_rates.py
+Hardware: a CPU; 72 models of 2 and 4 layers, some 2 core-hours.
+Expected: experiments/null_rates.json, which the small scale reads. experiments/records/null_rates has what was measured: a
+          search that was stopped resumes from it, on any machine.
 """
 
 import dataclasses
 
 import null_models
+import rate_search
+import small_scale
 
+from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
-from bam_jax.experiments.experiment import Experiment
+from bam_jax.experiments.experiment import Experiment, Row
 
-TRIED = (0.003, 0.01)
 SEEDS = (100, 101)
-"""The training seeds; those of the null models are others."""
+"""The seeds of training; the null models have others."""
+ASKED = (Passkey((null_models.CONTEXT,), trials=5), Perplexity((null_models.CONTEXT,), tokens=null_models.TOKENS))
+"""The evaluations at the training context that score a try."""
+RATES = {2: (3e-3, 1e-2, 3e-2), 4: (1e-3, 3e-3, 1e-2)}
+"""The tries at each depth; the middle one is what the ladder's earlier search had found."""
+METHODS = {
+    f"{method}, {layers} layers": (method, layers)
+    for layers in null_models.DEPTHS
+    for method in null_models.METHODS | null_models.BASELINES
+}
+TRIES = {name: tuple({"optimizer.rate": rate} for rate in RATES[layers]) for name, (_, layers) in METHODS.items()}
+ENOUGH = 0.95
+"""The accuracy from which perplexity decides."""
 
 
 def get_experiment() -> Experiment:
-    """A row for each null model, depth and rate, with effective SSMax."""
-    rows = []
-    for layers in null_models.DEPTHS:
-        for method in ("frozen ladder", "NAPE"):
-            for rate in TRIED:
-                made = null_models.row(method, "effective SSMax", layers, rate, SEEDS)
-                label, asked = f"{made.label}, rate {rate:g}", (Perplexity((null_models.CONTEXT,)),)
-                rows.append(dataclasses.replace(made, label=label, evaluations=asked))
-    return Experiment("Rates of the null models", tuple(rows))
+    """A row for each method, depth and try, with effective SSMax."""
+
+    def make(name: str, rates: rate_search.Rates) -> Row:
+        method, layers = METHODS[name]
+        made = null_models.row(method, null_models.EFFECTIVE, layers, dict(rates), SEEDS)
+        return dataclasses.replace(made, evaluations=ASKED)
+
+    return Experiment("Learning rates of the null models", tuple(rate_search.try_rows(TRIES, make)), platform="cpu")
+
+
+if __name__ == "__main__":
+    rate_search.main(__file__, small_scale.NULL_RATES, TRIES, enough=ENOUGH)
