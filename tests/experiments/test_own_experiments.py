@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import near_heads
 import numpy as np
 import pytest
 import rate_search
@@ -19,6 +20,7 @@ from bam_jax import biases
 from bam_jax.config import CONFIGS
 from bam_jax.config.sections import SYNTHETIC
 from bam_jax.encodings import ENCODINGS
+from bam_jax.encodings.base import Dims
 from bam_jax.evals.synthetic import Synthetic
 from bam_jax.experiments import experiment, jobs, runner, tables
 from bam_jax.experiments.cells import Printed, TableName
@@ -30,7 +32,7 @@ from bam_jax.training.loop import DECODER_TASKS
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
-@pytest.mark.parametrize("name", ["patterns", "synthetic", "leaderboard", "null_models"])
+@pytest.mark.parametrize("name", ["patterns", "synthetic", "leaderboard", "null_models", "near_heads"])
 def test_no_paper_has_them(name):
     with pytest.raises(UserError, match=f"{name}.py compares is no paper's; give --scale=toy or --scale=small"):
         experiment.load(EXPERIMENTS / f"{name}.py", scale="paper")
@@ -101,12 +103,29 @@ def test_the_null_models_differ_in_one_part_each():
         encoding = transformer.build(config, vocab=64, rngs=nnx.Rngs(0)).layers.attention.encoding
         trained = {path[-1] for path, _ in nnx.to_flat_state(nnx.state(encoding, nnx.Param))}
         assert (name == "frozen ladder") <= trained.isdisjoint({"shape", "log_scale", "loc"})
-        graph, state = nnx.split(encoding)
-        first = nnx.merge(graph, jax.tree.map(lambda x: x[0], state))
-        tables[name] = biases.table(first.bias(), *[jnp.arange(8.0)[None, None]] * 2)[0]
+        tables[name] = biases.table(first_layer(encoding).bias(), *[jnp.arange(8.0)[None, None]] * 2)[0]
     np.testing.assert_array_equal(tables["ladder"], tables["frozen ladder"])
     np.testing.assert_allclose(tables["ladder"][1:], tables["NAPE"][:3], atol=1e-4)  # near heads, in another order
     assert not tables["NAPE"][3].any()
+
+
+@pytest.mark.parametrize(("heads", "kept"), [("near", [1, 2, 3]), ("far", [0])])
+def test_heads_at_their_start_have_no_gradient(heads, kept):
+    made = near_heads.AtStart(Dims(4, 64, 64), heads=heads, near_decay=9.0, rngs=nnx.Rngs(0))
+    made.shape[...] += 1.0  # as a trained model's
+    apart = [h for h in range(4) if h not in kept]
+    shape = np.asarray(made.bias().shape)
+    np.testing.assert_array_equal(shape[kept], np.asarray(near_heads.far_and_near(made.dims, 9.0)[0])[kept])
+    np.testing.assert_array_equal(shape[apart], np.asarray(made.shape[...])[apart])
+    score = lambda made: biases.table(made.bias(), *[jnp.arange(8.0)[None, None]] * 2).sum()
+    gradient = nnx.grad(score)(made)
+    assert not any(np.asarray(x)[kept].any() for x in jax.tree.leaves(gradient))
+    assert np.asarray(gradient.shape[...])[apart].all()
+
+
+def first_layer(encoding):
+    graph, state = nnx.split(encoding)
+    return nnx.merge(graph, jax.tree.map(lambda x: x[0], state))
 
 
 def test_missing_and_damaged_rates_name_their_search(tmp_path):
@@ -123,14 +142,14 @@ def test_missing_and_damaged_rates_name_their_search(tmp_path):
 
 PAPERS = [path.stem for pattern in ("bam_*.py", "cable_*.py") for path in sorted(EXPERIMENTS.glob(pattern))]
 ENCODERS = ["cable_figure6_mlm", "cable_figure7_contrastive", "cable_table3_retrieval"]
-RATES = ["small_rates", "encoder_rates", "patterns_rates", "quickstart_rates"]
+RATES = ["small_rates", "encoder_rates", "patterns_rates", "quickstart_rates", "null_rates"]
 STUDIES = ["prior_study", "prior_slopes", "prior_patterns", "prior_shapes"]
 
 
 @pytest.mark.parametrize(
     ("names", "scale", "runs"),
     [
-        *((name, None, count) for name, count in zip(RATES, (150, 30, 54, 36), strict=True)),
+        *((name, None, count) for name, count in zip(RATES, (150, 30, 54, 36, 96), strict=True)),
         *((name, None, count) for name, count in zip(STUDIES, (80, 56, 28, 67), strict=True)),
         ("prior_confirmation", "small", 160),
         pytest.param(ENCODERS, "small", 120, marks=pytest.mark.full),
