@@ -1,7 +1,7 @@
-"""The search for the learning rates of `null_models.py`: every method has three tries at each depth, with two seeds.
+"""The search for the learning rates of `null_models.py`: every method has four tries at each depth, with two seeds.
 
 Command:  python experiments/null_rates.py
-Hardware: a CPU; 72 models of 2 and 4 layers, some 2 core-hours.
+Hardware: a CPU; 96 models of 2 and 4 layers, some 3 core-hours.
 Expected: experiments/null_rates.json, which the small scale reads. experiments/records/null_rates has what was measured: a
           search that was stopped resumes from it, on any machine.
 """
@@ -20,8 +20,8 @@ SEEDS = (100, 101)
 """The seeds of training; the null models have others."""
 ASKED = (Passkey((null_models.CONTEXT,), trials=5), Perplexity((null_models.CONTEXT,), tokens=null_models.TOKENS))
 """The evaluations at the training context that score a try."""
-RATES = {2: (3e-3, 1e-2, 3e-2), 4: (1e-3, 3e-3, 1e-2)}
-"""The tries at each depth; the middle one is what the ladder's earlier search had found."""
+RATES = {2: (3e-3, 1e-2, 3e-2, 1e-3), 4: (1e-3, 3e-3, 1e-2, 3e-2)}
+"""The tries at each depth. The fourth came after the others, so that no method's best rate is at an edge."""
 METHODS = {
     f"{method}, {layers} layers": (method, layers)
     for layers in null_models.DEPTHS
