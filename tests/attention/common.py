@@ -89,8 +89,8 @@ def normals(rng, *shapes):
 
 
 def wave(x):
-    """Weights, each another one."""
-    return jnp.cos(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape)
+    """Weights, each another one, which vary over the devices of a mesh where x does."""
+    return jnp.cos(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape) + jnp.zeros_like(x)
 
 
 def slopes(function, *operands, d_results=None):
