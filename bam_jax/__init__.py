@@ -1,29 +1,27 @@
 """Positional priors in attention: BAM, CABLE and what they compare with, in JAX and Flax."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bam_jax.analysis.language_model import load
     from bam_jax.attention import attend
     from bam_jax.experiments.frame import results
+    from bam_jax.report.comparison import plot_lengths
 
-__all__ = ["__version__", "attend", "load", "results"]
+__all__ = ["__version__", "attend", "load", "plot_lengths", "results"]
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     """A public name, imported when it is asked for: a command that needs none of them starts sooner."""
-    if name == "attend":
-        from bam_jax.attention import attend
-
-        return attend
-    if name == "load":
-        from bam_jax.analysis.language_model import load
-
-        return load
-    if name == "results":
-        from bam_jax.experiments.frame import results
-
-        return results
+    places = {
+        "attend": "bam_jax.attention",
+        "load": "bam_jax.analysis.language_model",
+        "plot_lengths": "bam_jax.report.comparison",
+        "results": "bam_jax.experiments.frame",
+    }
+    if name in places:
+        return getattr(importlib.import_module(places[name]), name)
     raise AttributeError(f"module 'bam_jax' has no attribute {name!r}")

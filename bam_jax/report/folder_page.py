@@ -74,20 +74,20 @@ def page_sections(
             that sees a few tokens back finds. The error of a mean is at least that of its prompts."""
         figure, commands = render.passkey(keys, context, passkey_floors(runs)), asked(Passkey.name)
         section = Section("Passkey accuracy against length", words, figure=figure, name="passkey", commands=commands)
-        sections += _curves_sections(section, keys, context)
+        sections += curves_sections(section, keys, context)
         sections += _depths_sections(main, context, commands)
     if text:
         words = f"""Held-out text in sequences of each length; exp of the mean loss over all their positions. {SEEDS}
             {GEOMETRIC}"""
         figure, commands = render.perplexity(text, context), asked(Perplexity.name)
         section = Section("Perplexity against length", words, figure=figure, name="perplexity", commands=commands)
-        sections += [*_curves_sections(section, text, context), *_ratio_sections(text, main[0].label, context)]
+        sections += [*curves_sections(section, text, context), *_ratio_sections(text, main[0].label, context)]
     if any(len(curve.lengths) > 1 for curve in positions.values()):
         words = f"""The longest sequences of held-out text, in windows of positions as long as a training context; a column is
             the window that ends there. {SEEDS} {GEOMETRIC}"""
         figure, commands = render.positions(positions, context), asked(Perplexity.name)
         section = Section("Perplexity by position", words, figure=figure, name="positions", commands=commands)
-        sections += _curves_sections(section, positions, context)
+        sections += curves_sections(section, positions, context)
     if main[0].name in priors:
         sections.append(priors_section(main[0], priors[main[0].name], context, again))
         sections += [heads_section(main[0], folder), attention_section(main[0], folder)]
@@ -146,7 +146,7 @@ def _expected_section(claims: Sequence[Mapping[str, Any]], keys: Curves, context
     return Section("What was expected", table=Table(head, rows))
 
 
-def _curves_sections(section: Section, curves: Curves, context: int) -> list[Section]:
+def curves_sections(section: Section, curves: Curves, context: int) -> list[Section]:
     """A section of curves with a table of means, and one of every seed's values if there are several."""
     lengths = _spaced(sorted({length for curve in curves.values() for length in curve.lengths}))
     head = [render.times(length, context) for length in lengths]

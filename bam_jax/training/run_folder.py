@@ -35,7 +35,7 @@ WEIGHTS = "model.safetensors"
 METRICS = "metrics.jsonl"
 DIVERGED = "diverged"
 
-_FREE = ("logger", "log_every", "checkpoint_every", "eval_every", "data.workers", "optimizer.accumulate")
+FREE = ("logger", "log_every", "checkpoint_every", "eval_every", "data.workers", "optimizer.accumulate")
 """Fields that a run may go on with other values of, besides the mesh: they change no mathematics."""
 _DAMAGED = "put it back from a copy, or train into another folder"
 _EDITED = f"put it back from a copy, or take its {jsonl.CRC} out where the change is yours"
@@ -206,12 +206,12 @@ def make_empty(run: Path) -> None:
 
 
 def check_configuration(run: Path, config: Config, longer: bool, moved: bool = False) -> int:
-    """Check a run's configuration but for `_FREE`, the mesh, and what `longer` and `moved` allow; returns the run's steps."""
+    """Check a run's configuration but for `FREE`, the mesh, and what `longer` and `moved` allow; returns the run's steps."""
     if _is_bare(run):  # nothing is trained yet: all fields may differ
         return config.steps
     theirs, ours = _fields(read_config(run)), _fields(config)
     for name in sorted(theirs.keys() | ours.keys()):
-        if name in _FREE or name.startswith("mesh.") or (moved and _is_place(name)):
+        if name in FREE or name.startswith("mesh.") or (moved and _is_place(name)):
             continue
         if longer and name == "steps" and theirs[name] < config.steps:
             continue
