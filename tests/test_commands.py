@@ -5,9 +5,11 @@ import re
 import pytest
 from endurance.commands import main_of
 
+import bam_jax.__main__
 from bam_jax import load
 from bam_jax.__main__ import commands
 from bam_jax.config import Config
+from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 from bam_jax.training import loop
 
@@ -36,3 +38,23 @@ def test_no_option_and_no_call_takes_an_address_for_a_path(capsys, tmp_path, mon
             call()
         assert "\n" not in str(error.value)
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        ([], 0, "  bam-jax data prepare "),
+        (["--help"], 0, "  bam-jax train "),
+        (["methods", "alibi"], 0, "ALiBi: a Laplace prior"),
+        (["data", "inspect", "--no-such"], 2, "error: "),
+        (["trian"], 2, "error: unknown command 'trian'; did you mean 'train'?"),
+        (["data"], 2, "error: unknown command 'data'; "),
+        (["--config=x"], 2, "error: "),
+    ],
+)
+def test_the_words_after_bam_jax_name_a_command(words, status, says, capsys):
+    with pytest.raises(SystemExit) as ended:
+        errors.run(bam_jax.__main__.main, words)
+    said = capsys.readouterr()
+    assert (ended.value.code or 0) == status and says in said.out + said.err
+    assert not status or said.err.count("\n") == 1
