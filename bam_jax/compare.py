@@ -15,9 +15,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bam_jax.evals import records
 from bam_jax.experiments.frame import results
 from bam_jax.report import comparison
 from bam_jax.system import files
+from bam_jax.training import run_folder
 
 
 def main(argv: Sequence[str]) -> None:
@@ -28,8 +30,14 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--out", type=files.local_path, default=Path("runs/compare"), help="folder (runs/compare)")
     given = parser.parse_args(argv)
     by = given.by.split(",") if given.by else ()
-    sys.stdout.write(comparison.write(results(given.runs), given.out, by))
+    unmeasured = [run for run in given.runs if _is_unmeasured(Path(run))]
+    frame = results([run for run in given.runs if run not in unmeasured] or given.runs)
+    sys.stdout.write(comparison.write(frame, given.out, by, unmeasured))
     print(f"wrote {given.out / 'compare'}.html, .md, .csv and .tex", file=sys.stderr)
+
+
+def _is_unmeasured(run: Path) -> bool:
+    return (run / run_folder.CONFIG).exists() and not (run / records.RESULTS).exists()
 
 
 if __name__ == "__main__":

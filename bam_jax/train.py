@@ -1,6 +1,7 @@
 """Train a model, or resume an interrupted training.
 
     python -m bam_jax.train --config=configs/lm_120m.py [--config.a.b=value ...] [--workdir=runs/x]
+    python -m bam_jax.train --config=configs/quickstart.py --seeds=0..4 --workdir=runs/x    # runs/x-seed0, runs/x-seed1 ...
 
 The same command again resumes a run that was interrupted, on a CPU to the same bits, and verifies and leaves a finished one;
 with a larger --config.steps it trains that one longer, at the rates that the schedule of all steps has from there. SIGTERM
@@ -23,6 +24,9 @@ from bam_jax.system import console, files
 from bam_jax.system.errors import UserError
 from bam_jax.training import loop
 
+MOST = 1000
+"""Seeds of a command."""
+
 
 def main(argv: Sequence[str]) -> None:
     """The command line; see the module's docstring."""
@@ -34,6 +38,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--workdir", type=files.local, help="the folder of the run; default: runs/, then the config's name"
     )
+    parser.add_argument("--seeds", help="0..4, or 0,3: a run for each, one after another, in WORKDIR-seedN")
     console.progress_option(parser)
     parser.add_argument(
         "--coordinator", default="", help="HOST:PORT of process 0, if no scheduler says it (docs/launch.md)"
@@ -45,17 +50,42 @@ def main(argv: Sequence[str]) -> None:
     given, overrides = configs.parse(argv, parser)
     if given.workdir == "":
         raise UserError("--workdir= is empty; give the folder of the run, or leave the option out")
-    config = configs.load(given.config, overrides)
-    workdir = Path(given.workdir or Path("runs") / Path(given.config).stem)
-    loop.train(
-        config,
-        workdir,
-        progress=given.progress,
-        longer=True,
-        coordinator=given.coordinator,
-        count=given.processes,
-        process=given.process,
-    )
+    workdir = given.workdir or str(Path("runs") / Path(given.config).stem)
+    runs = {workdir: overrides}
+    if given.seeds is not None:
+        if "seed" in overrides or given.coordinator or given.processes > 1:
+            other = "--config.seed" if "seed" in overrides else "several processes"
+            raise UserError(
+                f"--seeds={given.seeds} trains one run after another, and {other} one run; leave one of both out"
+            )
+        runs = {f"{workdir}-seed{seed}": {**overrides, "seed": seed} for seed in _seeds(given.seeds)}
+    made = {folder: configs.load(given.config, changes) for folder, changes in runs.items()}
+    for folder, config in made.items():
+        loop.train(
+            config,
+            Path(folder),
+            progress=given.progress,
+            longer=True,
+            coordinator=given.coordinator,
+            count=given.processes,
+            process=given.process,
+        )
+
+
+def _seeds(text: str) -> list[int]:
+    """The seeds in 0..4 or 0,3.
+
+    >>> _seeds("0..2"), _seeds("7,3")
+    ([0, 1, 2], [7, 3])
+    """
+    first, dots, last = text.partition("..")
+    try:
+        seeds = list(range(int(first), int(last) + 1)) if dots else [int(each) for each in text.split(",")]
+    except ValueError:
+        seeds = []
+    if not seeds or len(seeds) > MOST or len({*seeds}) < len(seeds):
+        raise UserError(f"--seeds={text} must be seeds such as 0..4 or 0,3, each once, {MOST} at most")
+    return seeds
 
 
 if __name__ == "__main__":

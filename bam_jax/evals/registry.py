@@ -39,7 +39,7 @@ def kind_of(name: str) -> type[Evaluation]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--eval", required=True, help=", ".join(EVALUATIONS))
+    parser.add_argument("--eval", required=True, help=f"one or more, with commas: {', '.join(EVALUATIONS)}")
     parser.add_argument("--lengths", required=True, help="tokens of a prompt, sequence or question, as in 64,4096")
     helps: dict[str, list[str]] = defaultdict(list)
     readers: dict[str, Callable[[str], Any]] = {}
@@ -62,15 +62,18 @@ def _reader(kind: Any) -> Callable[[str], Any]:
     return plain
 
 
-def from_options(given: argparse.Namespace, overrides: Mapping[str, Any]) -> Evaluation:
-    """The evaluation that a command line asks for."""
-    if given.eval not in EVALUATIONS:
-        raise UserError(f"unknown evaluation {given.eval!r}; {nearest(given.eval, EVALUATIONS)}")
-    kind = EVALUATIONS[given.eval]
+def from_options(given: argparse.Namespace, overrides: Mapping[str, Any]) -> list[Evaluation]:
+    """The evaluations that a command line asks for; each takes those of the options that it has."""
+    names, lengths = given.eval.split(","), tuple(configs.lengths_of(given.lengths))
+    for name in names:
+        if name not in EVALUATIONS:
+            raise UserError(f"unknown evaluation {name!r}; {nearest(name, EVALUATIONS)}")
     every = {field.name for each in EVALUATIONS.values() for field in each.options()}
     options = {name: value for name, value in vars(given).items() if name in every and value is not None}
-    known = [field.name for field in kind.options()]
+    known = {name: [field.name for field in EVALUATIONS[name].options()] for name in names}
     for option in options:
-        if option not in known:
-            raise UserError(f"--{option} is no option of --eval={given.eval}; {nearest(option, known, '--help')}")
-    return kind(tuple(configs.lengths_of(given.lengths)), overrides=overrides, **options)
+        if not any(option in each for each in known.values()):
+            others = [each for own in known.values() for each in own]
+            raise UserError(f"--{option} is no option of --eval={given.eval}; {nearest(option, others, '--help')}")
+    own = lambda name: {option: value for option, value in options.items() if option in known[name]}
+    return [EVALUATIONS[name](lengths, overrides=overrides, **own(name)) for name in dict.fromkeys(names)]

@@ -221,8 +221,13 @@ def _place(path: str, name: str) -> str:
     return path if Path(path).name == name else f"{name} in {path}"
 
 
-def missing(frame: "pandas.DataFrame") -> list[str]:
-    """The commands that measure what some runs lack and others have; none for runs that are only recorded."""
+def missing(frame: "pandas.DataFrame", unmeasured: Sequence[str] = ()) -> list[str]:
+    """The commands that measure what some runs lack and others have; none for runs that are only recorded.
+
+    Args:
+        unmeasured: folders of runs of which nothing is measured.
+    """
+    places = [*frame[RUN].drop_duplicates().itertuples(index=False), *((run, Path(run).name) for run in unmeasured)]
     commands = []
     for evaluation, cells in frame[frame["overrides"] == ""].groupby("eval"):
         every = sorted(cells["length"].unique())
@@ -230,7 +235,7 @@ def missing(frame: "pandas.DataFrame") -> list[str]:
         if evaluation == Passkey.name:
             depths = cells.groupby([*RUN, "length"])["depth"].nunique().max()
             options = [f"--depths={depths}", f"--trials={cells['n'].max():.0f}"]
-        for path, name in frame[RUN].drop_duplicates().itertuples(index=False):
+        for path, name in places:
             own = {*cells[(cells["path"] == path) & (cells["name"] == name)]["length"]}
             lacks = ",".join(f"{length:.0f}" for length in every if length not in own)
             if lacks and Path(path).name == name:
@@ -239,7 +244,7 @@ def missing(frame: "pandas.DataFrame") -> list[str]:
     return commands
 
 
-def sections(frame: "pandas.DataFrame", by: Sequence[str] = ()) -> list[Section]:
+def sections(frame: "pandas.DataFrame", by: Sequence[str] = (), unmeasured: Sequence[str] = ()) -> list[Section]:
     """The page: a table and a figure for each evaluation, what is missing, and which run is in which method."""
     made: list[Section] = []
     for each in compare(frame, by):
@@ -251,7 +256,7 @@ def sections(frame: "pandas.DataFrame", by: Sequence[str] = ()) -> list[Section]
         made += curves_sections(section, each.curves, each.context)
     if also := others(frame, by):
         made.append(Section("What else differs", items=also))
-    if lacking := missing(frame):
+    if lacking := missing(frame, unmeasured):
         made.append(Section("Not measured by all", "These commands measure what some runs lack.", commands=lacking))
     methods: dict[str, list[str]] = defaultdict(list)
     for place, method in label(frame, by).items():
@@ -303,10 +308,10 @@ def _escape(text: str) -> str:
     return "".join(named.get(letter, rf"\{letter}" if letter in "&%$#_{}" else letter) for letter in text)
 
 
-def write(frame: "pandas.DataFrame", out: Path, by: Sequence[str] = ()) -> str:
+def write(frame: "pandas.DataFrame", out: Path, by: Sequence[str] = (), unmeasured: Sequence[str] = ()) -> str:
     """Writes compare.html, .md, .csv and .tex and figures/ into a folder, and returns what a terminal shows of it."""
     style.library()  # nothing is written without it
-    found, made = compare(frame, by), sections(frame, by)
+    found, made = compare(frame, by), sections(frame, by, unmeasured)
     texts = {"html": page.to_html(TITLE, made), "md": page.to_markdown(TITLE, made)}
     texts |= {"csv": to_csv(found), "tex": to_latex(found)}
     # Text carries no mark: only beside this command's page is it its own.

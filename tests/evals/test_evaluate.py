@@ -310,3 +310,21 @@ def test_encoders_and_decoders_are_asked_for_different_things(run, encoder_run):
         ):
             measuring.evaluate(wrong, kind((16,)))
     assert not (run / "results.jsonl").exists()
+
+
+def test_several_runs_and_evaluations_at_once(tmp_path, command, refused):
+    runs = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        runs.append(untrained(tmp_path / name, "char"))
+    ask = evaluate.main, f"--run={runs[0]},{runs[1]}", "--eval=passkey,perplexity", "--lengths=16"
+    status, said, _ = command(*ask, "--depths=2", "--tokens=32")
+    assert not status and said.count("accuracy at 16 tokens") == said.count("perplexity per token at 16 tokens") == 2
+    for run in runs:
+        assert [(cell["eval"], cell["n"]) for cell in records.read_results(run)[0]] == [
+            *[("passkey", 1)] * 2,
+            ("perplexity", 2),
+        ]
+    assert "--samples is no option of --eval=passkey,perplexity; known: depths, " in refused(*ask, "--samples=3")
+    assert "unknown evaluation 'perplexit'" in refused(*ask[:2], "--eval=passkey,perplexit", "--lengths=16")
+    assert "not a run" in refused(evaluate.main, f"--run={runs[0]},{tmp_path}/no", *ask[2:])

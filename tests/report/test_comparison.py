@@ -153,7 +153,7 @@ def test_evaluations_are_told_apart_by_task_and_by_changes(run, tmp_path):
     }
 
 
-def test_the_command_prints_and_writes_tables(six, command, refused, tmp_path):
+def test_the_command_prints_and_writes_tables(six, run, command, refused, tmp_path):
     out = tmp_path / "out"
     ask = compare.main, *(str(path) for path in sorted(six.iterdir())), f"--out={out}"
     status, said, _ = command(*ask)
@@ -165,10 +165,14 @@ def test_the_command_prints_and_writes_tables(six, command, refused, tmp_path):
         *(("bam", n, "3") for n in ("64", "4096")),
     ]
     assert r"alibi & $0.20\,[0.00, 0.45]$ &" in (out / "compare.tex").read_text()
-    assert not command(*ask)[0], "its own files are replaced"
+    run("none", encoding="nope")
+    status, said, _ = command(compare.main, *(str(path) for path in sorted(six.iterdir())), f"--out={out}")
+    assert not status, "its own files are replaced"
+    assert f"--run={six}/none --eval=passkey --lengths=64,4096" in said
     (out / "compare.html").write_text("mine")
     assert "this command did not write it" in refused(*ask)
-    assert "is not there; give folders" in refused(compare.main, str(tmp_path / "none"))
+    assert "is not there; give folders" in refused(compare.main, str(tmp_path / "nothing"))
+    assert "has no results" in refused(compare.main, str(six / "none"))
 
 
 def test_a_strangers_option_is_text(run, tmp_path, command):

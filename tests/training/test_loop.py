@@ -44,6 +44,17 @@ def test_command_line_finishes_once_and_refuses_another_configuration(path, comm
     assert files == contents()
 
 
+def test_a_run_for_each_seed(path, command, refused):
+    ask = train.main, f"--config={path / 'tiny.py'}", f"--workdir={path / 'run'}", "--config.steps=1"
+    assert not command(*ask, "--seeds=3,7")[0]
+    assert {each.name for each in path.iterdir() if each.is_dir()} == {"run-seed3", "run-seed7"}
+    assert [run_folder.read_config(path / f"run-seed{seed}").seed for seed in (3, 7)] == [3, 7]
+    assert "nothing to do" in command(*ask, "--seeds=3..3")[1]
+    for seeds in ("4..3", "1,1", "x", "1..", "0..99999"):
+        assert f"--seeds={seeds} must be seeds such as 0..4 or 0,3" in refused(*ask, f"--seeds={seeds}")
+    assert "--seeds=0..1 trains one run after another" in refused(*ask, "--seeds=0..1", "--config.seed=1")
+
+
 def test_a_second_training_of_a_folder_is_refused_and_writes_nothing(path, monkeypatch, refused):
     def another(*_):
         files = sorted((path / "run").rglob("*"))
