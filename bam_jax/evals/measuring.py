@@ -1,5 +1,6 @@
 """Measures what is missing of an evaluation of a run, and appends a record for each cell to results.jsonl."""
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -23,6 +24,7 @@ from bam_jax.evals.registry import EVALUATIONS
 from bam_jax.system import console, git, jsonl, lock, resources
 from bam_jax.system.errors import UserError
 from bam_jax.training import bundled, checkpoint, run_folder
+from bam_jax.training.loggers import LOGGERS
 
 _SOURCES = {"data.source", "data.held_out_source"}
 """Overrides that name the text of an evaluation, whatever the run was trained on."""
@@ -83,8 +85,10 @@ def evaluate(
         label = f"{run.name} {name}"
         with console.progress(total, done=total - missing, unit="token", label=label, show=progress) as bar:
             _measure(run, started, source, bar)
-        done = [_find(run, plan, identity) for plan, identity in plans]
-    return [record for each in done for record in each.records]
+        done = [record for plan, identity in plans for record in _find(run, plan, identity).records]
+        if missing:
+            _log(run, evaluation, done)
+    return done
 
 
 def _check_arguments(evaluation: Evaluation, memory: float) -> None:
@@ -212,16 +216,41 @@ def _note_stop(run: Path, started: Started, known: Iterable[Cell], source: Mappi
         jsonl.append(run / records.RESULTS, {**stopped, **source})
 
 
-def summarise(run: str | os.PathLike, evaluation: Evaluation, measured: Sequence[Cell]) -> Iterator[str]:
-    """A line with the mean of each task and length, and one with the lengths that were skipped."""
+def _means(evaluation: Evaluation, measured: Sequence[Cell]) -> Iterator[tuple[str, int, float, list[Cell]]]:
+    """The heading, the length and the mean of each task and length, with its cells."""
     cells: dict[tuple[str, int], list[Cell]] = defaultdict(list)
     for record in measured:
         for heading in evaluation.headings(record):
             cells[heading, record["length"]].append(record)
     for (heading, length), found in sorted(cells.items()):
+        yield (
+            heading,
+            length,
+            evaluation.mean([each["value"] for each in found], [*map(evaluation.weight, found)]),
+            found,
+        )
+
+
+def summarise(run: str | os.PathLike, evaluation: Evaluation, measured: Sequence[Cell]) -> Iterator[str]:
+    """A line with the mean of each task and length, and one with the lengths that were skipped."""
+    lengths = set()
+    for heading, length, value, found in _means(evaluation, measured):
         n = sum(record["n"] for record in found)
-        value = evaluation.mean([record["value"] for record in found], [*map(evaluation.weight, found)])
         name = f"{heading} {found[0]['unit']}".strip()
         yield f"{run}: {name} at {length} tokens: {value:.3f} ({n} {evaluation.sample_noun})"
-    if left_out := sorted({*evaluation.lengths} - {length for _, length in cells}):
+        lengths.add(length)
+    if left_out := sorted({*evaluation.lengths} - lengths):
         yield f"{run}: not measured: {', '.join(map(str, left_out))} tokens, {evaluation.why_left_out()}"
+
+
+def _log(run: Path, evaluation: Evaluation, measured: Sequence[Cell]) -> None:
+    """Writes the means to the logger of the run's training, such as "passkey/4096 tokens" at the checkpoint's step."""
+    config = run_folder.read_config(run)
+    if config.logger and measured:
+        changes = ", ".join(f"{name}={value}" for name, value in sorted(evaluation.overrides.items()))
+        record: dict[str, Any] = {"step": measured[0]["step"]}
+        for heading, length, value, _ in _means(evaluation, measured):
+            name = "/".join(filter(None, (evaluation.name, heading, changes, f"{length} tokens")))
+            record[name] = value
+        with contextlib.closing(LOGGERS[config.logger](config, run)) as logger:
+            logger.write(record)

@@ -5,8 +5,9 @@ import sys
 import pytest
 
 from bam_jax import config as configs
-from bam_jax import train
+from bam_jax import evaluate, train
 from bam_jax.config import Config, sections
+from bam_jax.system import jsonl
 from bam_jax.system.errors import UserError
 from bam_jax.training.loggers import LOGGERS, TensorBoard
 from bam_jax.training.metrics import metering
@@ -42,11 +43,17 @@ def test_weights_and_biases_gets_the_numbers_of_a_run_that_goes_on(tmp_path, mon
     run, config = tmp_path / "a_run", write_tiny(tmp_path, logger="wandb", log_every=1, context=8, batch=2) / "tiny.py"
     for steps in (2, 3):
         train.main([f"--config={config}", f"--config.steps={steps}", "--config.optimizer.warmup=1", f"--workdir={run}"])
+    evaluate.main([f"--run={run}", "--eval=perplexity", "--lengths=8,16", "--tokens=32"])
+    evaluate.main([f"--run={run}", "--eval=perplexity", "--lengths=8,16", "--tokens=32"])  # measures nothing new
     ids, lines = zip(*map(written, sorted(run.glob("wandb/offline-run-*/*.wandb"))), strict=True)
     assert {name for each in ids for name in each} == {(run / "wandb" / "id").read_text()}
     kept = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     logged = sorted((line["step"], line["loss"]) for each in lines for line in each if "loss" in line)
     assert logged == [(record["step"], record["loss"]) for record in kept] and len(kept) == 3
+    (found,) = [line for each in lines for line in each if "perplexity/8 tokens" in line]
+    measured = {cell["length"]: cell["value"] for cell in jsonl.read(run / "results.jsonl")}
+    assert found["step"] == 3
+    assert {n: found[f"perplexity/{n} tokens"] for n in (8, 16)} == pytest.approx(measured)
 
 
 def test_a_logger_that_is_not_installed_is_said(tmp_path, monkeypatch):
