@@ -5,7 +5,7 @@ A method of your own is a class (or `learned(SomeBias, parameter=initial value)`
 
 from bam_jax.encodings.absolute import Learned, Sinusoidal
 from bam_jax.encodings.base import Dims, Encoding, Frozen, learned
-from bam_jax.encodings.context_aware import CABLE, CABLENW, KCABLE, ContextualBAM, ForgettingTransformer
+from bam_jax.encodings.context_aware import CABLE, CABLENW, KCABLE, ContextualBAM, ForgettingTransformer, RunningSum
 from bam_jax.encodings.prior import (
     BAM,
     FIRE,
@@ -59,6 +59,7 @@ __all__ = [
     "PartialRoPE",
     "PositionInterpolation",
     "RoPE",
+    "RunningSum",
     "SSMax",
     "Sandwich",
     "Sinusoidal",

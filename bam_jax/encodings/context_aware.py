@@ -55,11 +55,20 @@ def _running_sum_jvp(axis: str | None, primals: tuple, tangents: tuple) -> tuple
     return running_sum(x, axis), (slope, jnp.zeros_like(x))
 
 
-class _RunningSum(Encoding):
-    """An encoding whose key coordinate is a running sum of one step per token and head."""
+class RunningSum(Encoding):
+    """The base of an encoding that reads the text: each token adds a step to a running sum, and the bias compares two sums.
+
+        S = cumsum(step(x)),   b(i, j) = bias(S_i, S_j)
+
+    A subclass gives `step`, and a `bias` whose coordinates are sums, such as `biases.Difference` or
+    `biases.ContextualGaussian`. Padding adds nothing. Sums are kept in two float32 numbers, continue in the cache, and are
+    joined where a text is cut over devices.
+
+    Source: CABLE section 3.
+    """
 
     def step(self, x: Float[Array, "B T E"]) -> Float[Array, "B T H"]:
-        """The number that each token adds to the sum, in nats."""
+        """The number that each token adds to the sum of each head, from the layer's normalised input in float32."""
         raise NotImplementedError
 
     def coordinate(
@@ -79,7 +88,7 @@ class _RunningSum(Encoding):
         return total
 
 
-class CABLENW(_RunningSum):
+class CABLENW(RunningSum):
     """CABLE without the query's weight: every token steps by relu(x w).
 
         b(i, j) = -abs(S_i - S_j),   S = cumsum(relu(x w))
@@ -136,7 +145,7 @@ class KCABLE(CABLE):
         return biases.KCABLE()
 
 
-class ForgettingTransformer(_RunningSum):
+class ForgettingTransformer(RunningSum):
     """FoX: every token forgets by log sigmoid(x w + b). Options: gate_bias, the initial b.
 
         b(i, j) = -abs(c_i - c_j),   c = cumsum(log sigmoid(x w + b))
@@ -157,7 +166,7 @@ class ForgettingTransformer(_RunningSum):
         return biases.Difference(self.symmetric)
 
 
-class ContextualBAM(_RunningSum):
+class ContextualBAM(RunningSum):
     """BAM over contextual distance: a generalised Gaussian prior of what the text between two tokens weighs.
 
         b(i, j) = -exp(log_scale) * (abs(S_i - S_j) + eps) ** shape,   S = cumsum(softplus(x w + c))

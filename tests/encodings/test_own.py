@@ -1,12 +1,21 @@
 """Encodings of the user's own: their mistakes are one line that names the place."""
 
+import dataclasses
 import importlib
+import re
+from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 
 from bam_jax import config as configs
-from bam_jax.encodings import Dims, Encoding, spec
+from bam_jax.attention import EMPTY
+from bam_jax.encodings import Dims, Encoding, RunningSum, spec
+from bam_jax.models import transformer
+from bam_jax.parallel import sharding
 from bam_jax.system.errors import UserError
 
 OWN = """import jax
@@ -97,3 +106,32 @@ def test_a_mistake_is_said_with_its_place(module, old, new, message):
 def test_a_module_that_fails_is_said_with_its_place(module, text, message):
     with pytest.raises(UserError, match=message):
         configs.override(configs.Config(), {"encoding": f"{module(text)}:Learned"})
+
+
+def test_the_pages_encoding_trains_decodes_and_runs_on_a_ring(module):
+    page = (Path(__file__).parents[2] / "docs" / "encodings.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    name = module(block)
+    sizes = configs.ModelConfig(layers=2, width=16, heads=4, hidden=16, dtype="float32")
+    config = configs.override(configs.Config(context=16, model=sizes), {"encoding": f"{name}:Decay"})
+    model = transformer.build(config, vocab=24, rngs=nnx.Rngs(0))
+    assert isinstance(model.layers.attention.encoding, RunningSum)
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, 24, (2, 16)), jnp.int32)
+    graph, state = nnx.split(model)
+
+    def score(state):
+        return (nnx.merge(graph, state)(tokens)[0] * jnp.cos(jnp.arange(24))).sum()
+
+    value, gradient = jax.jit(jax.value_and_grad(score))(state)
+    assert all(x.any() for x in jax.tree.leaves(gradient["layers"]["attention"]["encoding"]))
+    padded = jnp.pad(tokens, ((0, 0), (2, 0)))  # the cache begins with two empty slots
+    position, caches, pieces = jnp.pad(jnp.arange(16), (2, 0), constant_values=EMPTY)[None], model.caches(2, 18), []
+    for piece in (slice(0, 9), slice(9, 17), slice(17, 18)):
+        logits, caches = model(padded[:, piece], position=position[:, piece], caches=caches)
+        pieces.append(logits)
+    np.testing.assert_allclose(jnp.concatenate(pieces, 1)[:, 2:], model(tokens)[0], atol=1e-4)
+    mesh = sharding.make_mesh(dataclasses.replace(config.mesh, context=4))
+    with jax.set_mesh(mesh):
+        cut = jax.jit(jax.value_and_grad(score))(state)
+    np.testing.assert_allclose(cut[0], value, rtol=1e-4)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3), cut[1], gradient)
