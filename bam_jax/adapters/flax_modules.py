@@ -9,19 +9,24 @@ A prior that is learned, whose parameters become parameters of the NNX module:
 
     prior = encodings.BAM(encodings.Dims(heads, width, context), rngs=rngs)
     nnx.MultiHeadAttention(..., attention_fn=PriorAttention(prior, Mask(causal=True)), rngs=rngs)
+
+An encoding that reads the layer's input or turns queries and keys, such as CABLE and RoPE, inside a layer of one's own:
+
+    self.attend = EncodedAttention("cable", encodings.Dims(heads, width, context), rngs=rngs)
+    out = self.attend(x, q, k, v)
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from bam_jax.attention import EMPTY, Mask, Scoring, Tiling, Tokens, Unsupported, attention
 from bam_jax.biases import Bias
-from bam_jax.encodings import Encoding
+from bam_jax.encodings import Dims, Encoding, spec
 
 
 def attention_fn(
@@ -75,6 +80,62 @@ class PriorAttention(nnx.Module):
         """See `attention_fn`."""
         attend = attention_fn(self.prior.bias(), self.mask, backend=self.backend, tiling=self.tiling)
         return attend(query, key, value, **options)
+
+
+class EncodedAttention(nnx.Module):
+    """Self-attention with any encoding of this package but those that add to the embeddings, between a layer's projections.
+
+    Parameters of the encoding, such as CABLE's w, belong to this module. In linen: `nnx.bridge.to_linen(EncodedAttention,
+    "cable", dims)`, which is called alike.
+
+    Args:
+        encoding: its name, such as "cable" or "rope".
+        dims: heads and width of the model, the training context, and whether attention is causal.
+        options: of the encoding, such as {"base": 500000.0}; and window, the tokens that a query sees, itself included.
+        backend, tiling: see `attention.attention`.
+
+    Raises:
+        Unsupported: the encoding adds to the embeddings.
+        UserError: there is no such encoding or option.
+    """
+
+    def __init__(
+        self,
+        encoding: str,
+        dims: Dims,
+        *,
+        options: Mapping[str, Any] = {},
+        backend: str = "auto",
+        tiling: Tiling | None = None,
+        rngs: nnx.Rngs,
+    ):
+        self.encoding = spec(encoding, options).build(dims, rngs)
+        if self.encoding.embedding is not None:
+            raise Unsupported(f"{encoding} adds to the embeddings, and attention does not see it; add it there")
+        self.mask = Mask(causal=dims.causal, window=self.encoding.window)
+        self.backend, self.tiling = backend, Tiling() if tiling is None else tiling
+
+    def __call__(
+        self,
+        x: Float[Array, "B T E"],
+        q: Float[Array, "B T H D"],
+        k: Float[Array, "B T K D"],
+        v: Float[Array, "B T K D"],
+        segments: Int[Array, "#B T"] | None = None,
+    ) -> Float[Array, "B T H D"]:
+        """Attends within each text of a batch.
+
+        Args:
+            x: the layer's normalised input, of which q, k and v are made; encodings of positions do not read it.
+            q, k, v: not turned yet.
+            segments: numbers of documents from 1; 0 pads. None: each row is one text.
+        """
+        tokens = Tokens(jnp.arange(q.shape[1], dtype=jnp.int32)[None], segments)
+        i, j = self.encoding.coordinate(x, tokens.position < EMPTY, None)
+        q, k = (self.encoding.rotate(side, tokens.position) for side in (q, k))
+        queries, keys = (dataclasses.replace(tokens, coordinate=own) for own in (i, j))
+        scoring = Scoring(self.encoding.bias(), queries, keys, mask=self.mask, rowwise=self.encoding.rowwise())
+        return attention(q, k, v, scoring, backend=self.backend, tiling=self.tiling)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -10,10 +10,13 @@ import pytest
 from flax import nnx
 
 from bam_jax import biases, encodings
-from bam_jax.adapters import PriorAttention, attention_fn
-from bam_jax.attention import Mask, Scoring, Tokens, Unsupported
+from bam_jax.adapters import EncodedAttention, PriorAttention, attention_fn
+from bam_jax.attention import Mask, Scoring, Tokens, Unsupported, document_count
 from bam_jax.attention.logits.mask import visible
 from bam_jax.attention.logits.scoring import HIDDEN, bias_table
+from bam_jax.config import Config, ModelConfig
+from bam_jax.models import transformer
+from bam_jax.system.errors import UserError
 
 B, T, H, E = 2, 7, 4, 24
 CAUSAL, BOTH, WINDOW = Mask(causal=True), Mask(causal=False), Mask(causal=True, window=3)
@@ -161,3 +164,55 @@ def test_a_prior_is_a_bias_and_nothing_else():
         made = encodings.ENCODINGS[encoding](encodings.Dims(H, E, T), rngs=nnx.Rngs(0))
         with pytest.raises(Unsupported, match=f"the hook '{hook}'"):
             PriorAttention(made, CAUSAL)
+
+
+def projected(x, rngs):
+    """Queries, keys and values of two key heads."""
+    heads = lambda count: nnx.LinearGeneral(E, (count, E // H), rngs=rngs)
+    return heads(H)(x), heads(2)(x), heads(2)(x)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("cable", {}),
+        ("rope", {"base": 100.0}),
+        ("bam", {"init": "spread"}),
+        ("dape_kerple", {}),
+        ("rope", {"window": 3}),
+    ],
+)
+@pytest.mark.parametrize("causal", [True, False])
+def test_an_encoding_between_projections_is_that_of_the_models(x, name, options, causal):
+    """A layer of this package with the same parameters, and so CABLE's sums and RoPE's turns."""
+    made = EncodedAttention(name, encodings.Dims(H, E, T, causal), options=options, rngs=nnx.Rngs(3))
+    segments = jnp.asarray([[1] * 4 + [2] * 3, [1] * 5 + [0] * 2])
+    sizes = ModelConfig(layers=1, width=E, heads=H, kv_heads=2, hidden=8, causal=causal, dtype="float32")
+    config = Config(encoding=name, encoding_options=options, context=T, model=sizes)
+    layer = next(iter(transformer.build(config, vocab=5, rngs=nnx.Rngs(0)).blocks())).attention
+    nnx.update(layer.encoding, nnx.state(made.encoding))
+    layer.out = lambda y: y
+    at = transformer.Tokens(jnp.arange(T)[None], segments)
+    expected, _ = layer(x, transformer.TokenInfo(at, document_count(at, Mask(causal=causal))), None, None)
+    split = lambda y: y.reshape(B, T, -1, E // H)
+    q, k, v = split(layer.query(x)), split(layer.key(x)), split(layer.value(x))
+    found = nnx.jit(lambda made, *arrays: made(*arrays))(made, x, q, k, v, segments)
+    np.testing.assert_allclose(found.reshape(B, T, E), expected, atol=1e-5)
+    gradient = nnx.jit(nnx.grad(lambda made: made(x, q, k, v, segments).sum()))(made)
+    assert all(jnp.isfinite(y).all() for y in jax.tree.leaves(gradient)) and ("cable" not in name or gradient)
+
+
+def test_an_encoding_in_linen(x):
+    dims, (q, k, v) = encodings.Dims(H, E, T), projected(x, nnx.Rngs(1))
+    layer = nnx.bridge.to_linen(EncodedAttention, "cable", dims)
+    state = layer.init(jax.random.key(0), x, q, k, v)
+    assert {path[-1].key for path, _ in jax.tree.leaves_with_path(state["params"])} >= {"kernel"}
+    slope = jax.grad(lambda state: layer.apply(state, x, q, k, v).sum())(state)
+    assert all(jnp.abs(y).max() > 0 for y in jax.tree.leaves(slope["params"]))
+
+
+def test_an_encoding_that_adds_to_the_embeddings_is_refused():
+    with pytest.raises(Unsupported, match="sinusoidal adds to the embeddings"):
+        EncodedAttention("sinusoidal", encodings.Dims(H, E, T), rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match="no option 'bass': did you mean 'base'"):
+        EncodedAttention("rope", encodings.Dims(H, E, T), options={"bass": 3}, rngs=nnx.Rngs(0))
