@@ -1,6 +1,7 @@
 """A static site of many runs: an index and a page for each experiment and run, in one folder that needs no network."""
 
 import dataclasses
+import glob
 import os
 import re
 import shlex
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bam_jax.config import Config
-from bam_jax.experiments import experiment, recorded_runs, results
+from bam_jax.experiments import experiment, frame, recorded_runs, results
 from bam_jax.experiments.claims import TITLE, Judgement, Verdict
 from bam_jax.experiments.experiment import SCALES
 from bam_jax.experiments.experiment_json import read_description
@@ -18,7 +19,7 @@ from bam_jax.experiments.recorded_runs import RecordedRun
 from bam_jax.experiments.results import Run
 from bam_jax.render import style
 from bam_jax.render.learned import Heads
-from bam_jax.report import claims_page, folder_page, page, paper_page, run_page
+from bam_jax.report import claims_page, comparison, folder_page, page, paper_page, run_page
 from bam_jax.report.learned import find_run_priors
 from bam_jax.report.page import Link, Section, Skipped, Table, Words
 from bam_jax.report.paper_page import Progress, Status, read_progress
@@ -107,8 +108,11 @@ def write(
                 verdicts = claims_page.judge(claims, folder, scale or SCALES[0])
                 judged, pages = verdicts.by_paper, {paper.path.stem for paper in papers}
                 save(CLAIMS, verdicts.file.title, claims_page.judged_sections(verdicts, scale or SCALES[0], pages))
+    own = [name for name, run in runs.items() if name not in uses and run.cells and run.heads is None]
+    compared = _compared_sections([folder / name for name in own], skipped)
     index = [
         *skipped.sections(),
+        *compared,
         *_runs_sections("Your runs", [run for run in runs.values() if run.heads is None], configs, folder),
         *([_folders_section(descriptions, runs, folder)] if descriptions else []),
         *([_claims_section(judged)] if judged is not None else []),
@@ -120,6 +124,15 @@ def write(
     write_atomically(out / INDEX, page.to_html(title, index))
     skipped.log()
     return out / INDEX
+
+
+def _compared_sections(runs: Sequence[Path], skipped: Skipped) -> list[Section]:
+    """The runs that belong to no experiment, side by side; nothing where fewer than two have results."""
+    if len(runs) < 2:
+        return []
+    with skipped.reading("the comparison of your runs"):
+        return comparison.sections(frame.results([glob.escape(str(run)) for run in runs]))
+    return []
 
 
 def run_file(name: str) -> str:

@@ -12,6 +12,7 @@ from bam_jax import compare
 from bam_jax import config as configs
 from bam_jax.data.tokenizers import tokenizer
 from bam_jax.experiments import statistics
+from bam_jax.report import __main__ as report
 from bam_jax.report import comparison
 from bam_jax.system import jsonl
 from bam_jax.system.errors import UserError
@@ -182,3 +183,10 @@ def test_a_strangers_option_is_text(run, tmp_path, command):
     assert "<b>" not in (tmp_path / "out" / "compare.html").read_text()
     assert r"init=<b>\&\_\$" in (tmp_path / "out" / "compare.tex").read_text()
     assert json.dumps("<b>&_$")[1:-1] in (tmp_path / "out" / "compare.csv").read_text()
+
+
+def test_the_report_of_ones_own_runs_begins_with_it(six, command):
+    status, _, said = command(report.main, str(six))
+    assert not status, said
+    page = (six / "report" / "index.html").read_text()
+    assert page.index("Passkey") < page.index("Your runs: 6") and "0.20" in page and "[0.00, 0.45] n=3" in page
