@@ -1,7 +1,7 @@
 """Evaluate a trained model: passkeys, perplexity, RULER, synthetic tasks, questions, retrieval.
 
     python -m bam_jax.evaluate --run=runs/x --eval=passkey --lengths=64,4096 [--config.a.b=value ...]
-    python -m bam_jax.evaluate --run=runs/a,runs/b --eval=passkey,perplexity --lengths=64,4096
+    python -m bam_jax.evaluate --run runs/a runs/b --eval=passkey,perplexity --lengths=64,4096
 
 Appends to `results.jsonl` in the run's folder, a line for each cell; the same command again does only what is missing.
 """
@@ -12,7 +12,6 @@ if __name__ == "__main__":
     errors.before_imports()
 
 import argparse
-import os
 from collections.abc import Sequence
 
 from bam_jax import config as configs
@@ -32,7 +31,7 @@ def main(argv: Sequence[str]) -> None:
     """
     parser = errors.Parser(prog="python -m bam_jax.evaluate", description=__doc__)
     parser.add_argument(
-        "--run", type=files.local, required=True, help="the folder of a trained run, or several with commas"
+        "--run", type=files.local, nargs="+", required=True, help="the folder of a trained run, or those of several"
     )
     add_options(parser)
     parser.add_argument("--memory", type=float, default=2.0, help="for activations, GiB (2)")
@@ -46,8 +45,7 @@ def main(argv: Sequence[str]) -> None:
     console.progress_option(parser)
     given, overrides = configs.parse(argv, parser)
     evaluations, allow = from_options(given, overrides), configs.allowed(given.allow)
-    runs = [given.run] if os.path.lexists(given.run) else [files.local(run) for run in given.run.split(",")]
-    for run in runs:
+    for run in given.run:
         for each in evaluations:
             records = evaluate(run, each, memory=given.memory, skip=given.skip, allow=allow, progress=given.progress)
             for line in summarise(run, each, records):

@@ -317,7 +317,7 @@ def test_several_runs_and_evaluations_at_once(tmp_path, command, refused):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         runs.append(untrained(tmp_path / name, "char"))
-    ask = evaluate.main, f"--run={runs[0]},{runs[1]}", "--eval=passkey,perplexity", "--lengths=16"
+    ask = evaluate.main, "--run", *runs, "--eval=passkey,perplexity", "--lengths=16"
     status, said, _ = command(*ask, "--depths=2", "--tokens=32")
     assert not status and said.count("accuracy at 16 tokens") == said.count("perplexity per token at 16 tokens") == 2
     for run in runs:
@@ -326,5 +326,5 @@ def test_several_runs_and_evaluations_at_once(tmp_path, command, refused):
             ("perplexity", 2),
         ]
     assert "--samples is no option of --eval=passkey,perplexity; known: depths, " in refused(*ask, "--samples=3")
-    assert "unknown evaluation 'perplexit'" in refused(*ask[:2], "--eval=passkey,perplexit", "--lengths=16")
-    assert "not a run" in refused(evaluate.main, f"--run={runs[0]},{tmp_path}/no", *ask[2:])
+    assert "unknown evaluation 'perplexit'" in refused(*ask[:4], "--eval=passkey,perplexit", "--lengths=16")
+    assert "not a run" in refused(*ask[:3], f"{tmp_path}/no", *ask[4:])
