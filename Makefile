@@ -2,6 +2,8 @@
 
 ROOT := $(dir $(abspath $(lastword $(MAKEFILE_LIST))))
 RUN := cd $(ROOT) && .venv/bin/python
+VENV := $(ROOT).venv/made
+QUICK := $(ROOT).venv/quick
 INSTALLED := $(ROOT).venv/installed
 SYNC := cd $(ROOT) && UV_PROJECT_ENVIRONMENT=.venv .venv/bin/uv sync --python .venv/bin/python --quiet --locked
 OLDEST := $(ROOT).venv-oldest/installed
@@ -17,11 +19,11 @@ install: $(INSTALLED)  ## only that
 cuda tpu: $(INSTALLED)  ## JAX for NVIDIA GPUs, or for TPUs, as well
 	$(SYNC) --inexact --extra dev --extra $@
 
-quickstart: $(INSTALLED)  ## train a method of each kind, look far beyond the training context, write runs/quickstart/report.html
+quickstart: $(QUICK)  ## train a method of each kind, look far beyond the training context, write runs/quickstart/report.html
 	$(RUN) -m bam_jax.sweep experiments/quickstart.py --runs=runs/quickstart
 	$(RUN) -m bam_jax.report runs/quickstart
 
-quickstart-far: $(INSTALLED)  ## after it: the same model to 2048 times its training context, some minutes
+quickstart-far: $(QUICK)  ## after it: the same model to 2048 times its training context, some minutes
 	$(RUN) -m bam_jax.evaluate --run=runs/quickstart/bam-ladder-effective-ssmax-seed0 --eval=passkey --lengths=65536,131072 --depths=3
 	$(RUN) -m bam_jax.report runs/quickstart
 
@@ -73,13 +75,25 @@ wheel: $(INSTALLED)  ## what is published: a wheel and an sdist, in dist
 	cd $(ROOT) && rm -rf dist && .venv/bin/python -m hatchling build
 
 clean:
-	cd $(ROOT) && rm -rf .venv .venv-oldest .venv-compilers
+	cd $(ROOT) && rm -rf .venv .venv-uv .venv-oldest .venv-compilers
 
-$(INSTALLED): $(ROOT)pyproject.toml $(ROOT)uv.lock
-	cd $(ROOT) && python3 -c 'import sys; assert sys.version_info >= (3, 12), f"bam_jax needs Python 3.12, python3 is {sys.version}"'
-	cd $(ROOT) && python3 -m venv .venv && .venv/bin/python -m pip install --quiet uv==$(UV)
-	$(SYNC) --inexact --extra dev
+# Where python3 is older than 3.12, uv finds or fetches another.
+$(VENV): $(ROOT)pyproject.toml
+	@cd $(ROOT) && if python3 -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then python3 -m venv .venv; \
+	else python3 -m venv .venv-uv && .venv-uv/bin/python -m pip install --quiet uv==$(UV) \
+	&& .venv-uv/bin/uv venv --quiet --clear --seed --python 3.12 .venv && rm -rf .venv-uv; fi \
+	|| { echo "error: bam_jax needs Python 3.12, and uv could not fetch it: install it as python3, or set UV_PYTHON_INSTALL_MIRROR" >&2; exit 2; }
+	cd $(ROOT) && .venv/bin/python -m pip install --quiet uv==$(UV)
 	touch $@
+
+# What the quickstart needs, and no more.
+$(QUICK): $(VENV) $(ROOT)uv.lock
+	$(SYNC) --inexact --extra train --extra results --extra figures
+	touch $@
+
+$(INSTALLED): $(VENV) $(ROOT)uv.lock
+	$(SYNC) --inexact --extra dev
+	touch $@ $(QUICK)
 
 $(OLDEST): $(INSTALLED)
 	cd $(ROOT) && .venv/bin/uv venv --quiet --clear --python .venv/bin/python .venv-oldest
