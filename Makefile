@@ -66,6 +66,8 @@ lint: $(INSTALLED)
 	cd $(ROOT) && .venv/bin/check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
 
 docs: $(INSTALLED)  ## the site, in site; a warning is an error
+	cd $(ROOT) && if command -v npm >/dev/null && [ ! -e .venv/mathjax ]; then \
+	npm install --silent --no-save --no-package-lock --prefix .venv/mathjax mathjax@3.2.2 || rm -rf .venv/mathjax; fi
 	cd $(ROOT) && JAX_PLATFORMS=cpu .venv/bin/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs site
 
 links: $(INSTALLED)  ## every address on the pages answers; the list is in links

@@ -8,6 +8,7 @@ Sphinx with MyST, as jax and flax have it: warnings are errors, and signatures o
 import importlib
 import pkgutil
 import re
+import shutil
 import sys
 import tomllib
 from collections.abc import Collection, Iterator
@@ -35,7 +36,11 @@ html_show_copyright = False
 html_theme_options = {"source_repository": REPOSITORY, "source_branch": "main", "source_directory": "docs/"}
 myst_enable_extensions = ["dollarmath", "deflist"]
 myst_heading_anchors = 4
-mathjax4_config = {"output": {"displayAlign": "left", "displayOverflow": "linebreak"}}
+# `make docs` fetches MathJax where npm is there, so that the site needs no network; else its pages load it from a CDN.
+MATHJAX = ROOT / ".venv" / "mathjax" / "node_modules" / "mathjax" / "es5" / "tex-svg.js"
+mathjax3_config = {"svg": {"displayAlign": "left"}}
+if MATHJAX.exists():
+    mathjax_path = "mathjax.js"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 maximum_signature_line_length = 80
@@ -121,8 +126,15 @@ def missing(described: Collection[str]) -> Iterator[str]:
                 yield f"{module}.{name}"
 
 
+def copy_mathjax(app: Any, error: Exception | None) -> None:
+    """Put MathJax beside the pages."""
+    if MATHJAX.exists() and error is None and app.builder.format == "html":
+        shutil.copy(MATHJAX, Path(app.outdir) / "_static" / mathjax_path)
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    app.connect("build-finished", copy_mathjax)
     app.connect("env-check-consistency", find_missing)
     app.connect("source-read", join)
     app.connect("autodoc-process-docstring", to_rst, priority=400)  # before napoleon, which reads sections
