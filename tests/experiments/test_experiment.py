@@ -2,12 +2,13 @@
 
 import contextlib
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from bam_jax import config
+from bam_jax import config, sweep, tables
 from bam_jax.config import CONFIGS
 from bam_jax.evals.harness import Harness
 from bam_jax.evals.passkey import Passkey
@@ -222,3 +223,19 @@ def test_a_job_does_what_its_commands_say(tmp_path, monkeypatch):
 def test_a_wrong_row_is_found_before_anything_runs(rows, message):
     with pytest.raises(UserError, match=message):
         jobs.jobs(Experiment("t", rows))
+
+
+@pytest.mark.full
+def test_the_pages_experiment_runs(tmp_path, monkeypatch, command):
+    page = (EXPERIMENTS.parent / "docs" / "your_experiment.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    less = {"seeds=(0, 1, 2)": "seeds=(0, 1)", '"encoding": "alibi"': '"encoding": "alibi", "steps": 2, "batch": 2'}
+    for text, other in less.items():
+        assert text in block
+        block = block.replace(text, other)
+    (tmp_path / "short_heads.py").write_text(block)
+    monkeypatch.chdir(tmp_path)
+    assert "4 runs" in command(sweep.main, "short_heads.py", "--dry-run")[1]
+    assert not command(sweep.main, "short_heads.py")[0]
+    status, said, _ = command(tables.main, "short_heads.py")
+    assert not status and said.count("4 of 4 cells measured") == 2 and "| ALiBi, window of 16 |" in said
