@@ -103,7 +103,7 @@ class Evaluation:
         return {"name": self.name} | dataclasses.asdict(self)
 
     @property
-    def quantity(self) -> Literal["accuracy", "perplexity", "loss"]:
+    def quantity(self) -> Literal["accuracy", "perplexity", "loss", "gain"]:
         """The kind of its values, which decides how seeds are averaged."""
         return "perplexity" if self.curve == "perplexity" else "accuracy"
 

@@ -10,6 +10,7 @@ from typing import Any
 from bam_jax import config as configs
 from bam_jax.evals.base import Evaluation
 from bam_jax.evals.contrastive import Contrastive
+from bam_jax.evals.copying import Copying
 from bam_jax.evals.harness import Harness
 from bam_jax.evals.masked_perplexity import MaskedPerplexity
 from bam_jax.evals.passkey import Passkey
@@ -21,6 +22,7 @@ from bam_jax.system.errors import UserError, nearest
 
 KINDS: tuple[type[Evaluation], ...] = (
     Contrastive,
+    Copying,
     Harness,
     MaskedPerplexity,
     Passkey,

@@ -59,7 +59,7 @@ def _mean_above_zero(
 def _direction(row: str, kind: Kind, *, upper: bool) -> str:
     if not kind.has_seeds:
         return ""  # more tokens a second are better, more milliseconds are not
-    return f"{row} {'better' if upper == (kind is Kind.ACCURACY) else 'worse'}"
+    return f"{row} {'better' if upper == kind.more_is_better else 'worse'}"
 
 
 def bounded(name: str, row: str, series: Series, bound: float, *, upper: bool, strict: bool = False) -> Criterion:

@@ -27,12 +27,18 @@ class Kind(enum.Enum):
     ACCURACY = "a share of samples, whose error is at least the binomial one"
     PERPLEXITY = "a positive number, whose logarithm is averaged"
     LOSS = "a number of nats"
+    GAIN = "a number of nats that are saved"
     SPEED = "a time or a memory, repeated on one machine"
     CONFIGURATION = "a property of a configuration, or a printed number"
 
     @property
     def has_seeds(self) -> bool:
-        return self in (Kind.ACCURACY, Kind.PERPLEXITY, Kind.LOSS)
+        return self in (Kind.ACCURACY, Kind.PERPLEXITY, Kind.LOSS, Kind.GAIN)
+
+    @property
+    def more_is_better(self) -> bool:
+        """True of what ranks rows from the greatest to the least."""
+        return self in (Kind.ACCURACY, Kind.GAIN)
 
 
 class Interval(NamedTuple):
@@ -133,7 +139,7 @@ def interval(kind: Kind, values: Values, prompts: int, unit: float = 1.0) -> Int
         return None
     if kind is Kind.PERPLEXITY:
         return positive_interval(values)
-    if kind is Kind.LOSS:
+    if kind in (Kind.LOSS, Kind.GAIN):
         return estimate(values).interval()
     return Interval(*(end / unit for end in accuracy_interval(np.multiply(values, unit), prompts)))
 

@@ -112,7 +112,8 @@ def compare(frame: "pandas.DataFrame", by: Sequence[str] = ()) -> list[Compariso
             prompts[method][int(length)] += int(part["n"].sum())
             encodings[method] = part["encoding"].iloc[0]
         unit = cells["unit"].iloc[0]
-        quantity = Kind.PERPLEXITY if "perplexity" in unit else Kind.LOSS if "nats" in unit else Kind.ACCURACY
+        words = {"perplexity": Kind.PERPLEXITY, "gain": Kind.GAIN, "nats": Kind.LOSS}
+        quantity = next((kind for word, kind in words.items() if word in unit), Kind.ACCURACY)
         curves = {each: make_curve(quantity, values[each], prompts[each], encodings[each]) for each in sorted(values)}
         floor = {}
         if evaluation == Passkey.name:

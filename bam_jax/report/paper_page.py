@@ -27,7 +27,12 @@ from bam_jax.report.page import Link, Section, Words
 from bam_jax.report.run_page import describe_training
 from bam_jax.report.tables_page import notes_sections, own_tokens, reading_sections, table_sections
 
-KINDS = {Kind.ACCURACY: "finds most", Kind.PERPLEXITY: "has the lowest perplexity", Kind.LOSS: "has the lowest loss"}
+KINDS = {
+    Kind.ACCURACY: "finds most",
+    Kind.PERPLEXITY: "has the lowest perplexity",
+    Kind.LOSS: "has the lowest loss",
+    Kind.GAIN: "gains most",
+}
 """Kinds of values that rank rows, and the predicate of the best row."""
 
 
@@ -141,7 +146,7 @@ def describe_finding(table: Table, entries: Sequence[Entry], *, comparable: bool
         ranked = [entry for entry in measured if entry.column is column]
         if len(ranked) > 1:
             kind = ranked[0].kind
-            ranked.sort(key=lambda entry: cell_value(entry) or 0.0, reverse=kind is Kind.ACCURACY)
+            ranked.sort(key=lambda entry: cell_value(entry) or 0.0, reverse=kind.more_is_better)
             best, second, *others = ranked
             where = f"At {_place(column, comparable=comparable)}"
             if _words(best) == _words(second):
