@@ -69,10 +69,14 @@ class ModelConfig(ConfigSection):
     """A logit of each head, trained, of one key more whose value is 0 (gpt-oss; Xiao et al. 2024)."""
     soft_cap: float = younger(0.0)
     """c of c tanh(score / c), below which scores of queries and keys stay (Gemma 2, where it is 50); 0: none."""
+    tied: bool = younger(False)
+    """The head is the transposed embedding, as it always is in gpt2 and bert."""
+    norm_epsilon: float = younger(0.0)
+    """Added to the variance in norms; 0: the family's, 1e-5 or in bert 1e-12."""
 
     def check(self) -> None:
         self.above(1, "layers", "width", "heads", "hidden")
-        self.above(0, "kv_heads", "vocab", "soft_cap")
+        self.above(0, "kv_heads", "vocab", "soft_cap", "norm_epsilon")
         self.below(2**16, "layers", "heads")  # of each, something is listed
         self.known("family", FAMILIES)
         self.known("dtype", DTYPES)

@@ -5,12 +5,14 @@
     python -m bam_jax.convert --layout=bam --source=logs/l12/bam_ssmax/version_00 --run=runs/published
     python -m bam_jax.evaluate --run=runs/published --eval=passkey --lengths=512,32768
     python -m bam_jax.convert --layout=bam --run=runs/mine --export=FOLDER
-    python -m bam_jax.convert --layout=bert --source=bert-base-uncased --run=runs/bert    # as Hugging Face has it
+    python -m bam_jax.convert --source=bert-base-uncased --run=runs/bert      # as Hugging Face has it; also a Llama
+    python -m bam_jax.convert --source=model.gguf --run=runs/smollm           # a Llama of llama.cpp, quantised or not
 
-SOURCE is a folder with model.safetensors or model.pt and, of BAM, args.json, of BERT, config.json and vocab.txt; or the file of
-weights in it. A .pt or .bin file needs torch, and is read as weights only. `--config.a.b=value` sets what the weights do not say
-(the tokenizer, for one). What is exported with a layout is model.safetensors and, of BAM, args.json, for the authors' own code;
-without one it is a folder that evaluate, heads, generate and --config.start take for a run.
+SOURCE is a folder with model.safetensors (or its parts) or model.pt and, of BAM, args.json, of BERT and Llama, config.json and
+the tokenizer's file; or the file of weights in it; or a .gguf file. Without --layout its config.json decides. A .pt or .bin file
+needs torch, and is read as weights only. `--config.a.b=value` sets what the weights do not say (the tokenizer, for one). What is
+exported with a layout is model.safetensors and, of BAM, args.json, for the authors' own code, of Llama, config.json; without one
+it is a folder that evaluate, heads, generate and --config.start take for a run.
 """
 
 from bam_jax.system import errors
@@ -18,17 +20,21 @@ from bam_jax.system import errors
 if __name__ == "__main__":
     errors.before_imports()
 
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from bam_jax import config as configs
-from bam_jax.convert import LAYOUTS
+from bam_jax.convert import LAYOUTS, gguf
 from bam_jax.convert.runs import describe, export, export_own, model_type, read, to_run
+from bam_jax.data.tokenizers import subwords
 from bam_jax.system import files
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.training import bundled
 
-MODEL_TYPES = ("", "bert", "gpt2")  # of a config.json, as transformers names them; CABLE's models are a GPT-2
+MODEL_TYPES = {"bert": "bert", "llama": "llama", "gpt2": "", "": ""}
+"""The layout of each type in a config.json, as transformers names them; "": several may read it. CABLE's models are a GPT-2."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -49,10 +55,12 @@ def main(argv: Sequence[str]) -> None:
     if kind not in MODEL_TYPES:
         raise UserError(
             f"--source={arguments.source} holds a model of type {kind!r}, by its config.json; there are layouts for the public "
-            "code of BAM (bam) and of CABLE (cable), and for transformers' BERT (bert)"
+            "code of BAM (bam) and of CABLE (cable), and for transformers' BERT (bert) and Llama (llama)"
         )
-    if arguments.layout is None and arguments.source is not None:
-        raise UserError(f"give the layout of --source={arguments.source}: --layout={' or '.join(LAYOUTS)}")
+    if arguments.layout in (None, "auto") and arguments.source is not None:
+        arguments.layout = MODEL_TYPES[kind] or None
+        if arguments.layout is None:
+            raise UserError(f"give the layout of --source={arguments.source}: --layout={' or '.join(LAYOUTS)}")
     if arguments.layout is not None and arguments.layout not in LAYOUTS:
         raise UserError(f"unknown layout {arguments.layout!r}; {nearest(arguments.layout, LAYOUTS)}")
     if arguments.export is not None:
@@ -65,12 +73,24 @@ def main(argv: Sequence[str]) -> None:
         print(f"wrote {arguments.export}")
         return
     layout = LAYOUTS[arguments.layout]
-    weights, described, notes = read(layout, arguments.source)
     folder = arguments.source if arguments.source.is_dir() else arguments.source.parent
-    config = describe(layout, weights, described, overrides, folder)
+    tokenizer = None
+    if arguments.source.suffix == ".gguf":
+        if arguments.layout != "llama":
+            raise UserError(f"--layout={arguments.layout} is not what a .gguf file holds; leave it out")
+        weights, described, text = gguf.read(arguments.source)
+        notes: list[str] = []
+        with tempfile.TemporaryDirectory() as made:
+            (Path(made) / subwords.JSON).write_text(text)
+            tokenizer = subwords.BPETokenizer(made)
+            config = describe(layout, weights, described, {"data.tokenizer": "bpe", **overrides}, folder)
+            to_run(layout, weights, config, arguments.run, tokenizer)
+    else:
+        weights, described, notes = read(layout, arguments.source)
+        config = describe(layout, weights, described, overrides, folder)
+        to_run(layout, weights, config, arguments.run)
     for note in notes:
         print(note)
-    to_run(layout, weights, config, arguments.run)
     print(f"wrote {arguments.run}: {len(weights)} arrays, encoding {config.encoding}, ssmax {config.ssmax}")
 
 

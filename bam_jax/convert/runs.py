@@ -6,7 +6,7 @@ import pickle
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import numpy as np
@@ -15,11 +15,13 @@ from flax import nnx, traverse_util
 from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.convert.base import Arrays, Layout, to_ours, to_theirs
+from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.data.tokenizers.copies import find_tokenizer
 from bam_jax.models import transformer
 from bam_jax.system import files, typed_json
 from bam_jax.system.errors import UserError, shown
 from bam_jax.system.extras import import_extra
+from bam_jax.system.fields import Name
 from bam_jax.training import checkpoint, run_folder, weights
 
 FILES = ("model.safetensors", "model.pt", "pytorch_model.bin")
@@ -28,24 +30,56 @@ _PREFIXES = ("_orig_mod.", "module.")  # of compiled and of distributed PyTorch 
 
 def read(layout: Layout, source: Path) -> tuple[Arrays, dict[str, Any], list[str]]:
     """Weights by name, float32; the contents of the layout's file beside them, {} without one; and notes."""
-    path = source
-    if source.is_dir():
-        found = [source / name for name in FILES if (source / name).exists()]
-        if not found:
-            raise UserError(f"{source} has none of {', '.join(FILES)}; name the folder or file of the weights")
-        path = found[0]
-    if not path.is_file():
-        raise UserError(f"no weights at {path}; name a .safetensors or .pt file, or a folder with one")
-    weights = _safetensors(path) if path.suffix == ".safetensors" else _torch(path)
+    paths = _find(source)
+    weights: Arrays = {}
+    for path in paths:
+        weights |= _safetensors(path) if path.suffix == ".safetensors" else _torch(path)
     for prefix in _PREFIXES:
         weights = {name.removeprefix(prefix): value for name, value in weights.items()}
     weights, notes = layout.normalise(weights)
-    beside = path.with_name(layout.file or "none")
+    beside = paths[0].with_name(layout.file or "none")
     described = typed_json.parse(files.read_small(beside), str(beside)) if layout.file and beside.exists() else {}
     return weights, described, notes
 
 
+def _find(source: Path) -> list[Path]:
+    """The files of weights: that which is named, that in a folder, or the parts that a folder's index names."""
+    if source.is_dir():
+        index = source / f"{FILES[0]}.index.json"
+        if index.is_file():
+            return _parts(index)
+        found = [source / name for name in FILES if (source / name).exists()]
+        if not found:
+            raise UserError(f"{source} has none of {', '.join(FILES)}; name the folder or file of the weights")
+        source = found[0]
+    if not source.is_file():
+        raise UserError(f"no weights at {source}; name a .safetensors or .pt file, or a folder with one")
+    return [source]
+
+
+class _Index(TypedDict):
+    weight_map: dict[str, Name]
+
+
+def _parts(index: Path) -> list[Path]:
+    """The files of weights that are cut into several, which lie beside their index."""
+    again = "fetch the folder again"
+    described = typed_json.check(
+        typed_json.parse(files.read_small(index), str(index), again), _Index, str(index), again
+    )
+    found = [index.with_name(name) for name in sorted({*described["weight_map"].values()})]
+    for path in found:
+        if path.suffix != ".safetensors":
+            raise UserError(f"{index} names {path.name}, which is no .safetensors file; {again}")
+        if not path.is_file():
+            raise UserError(f"{index} names {path.name}, which is not there; {again}")
+    return found
+
+
 def model_type(source: Path) -> str:
+    """The model type in a config.json of transformers beside the weights; "" without one; of a .gguf file, llama."""
+    if source.suffix == ".gguf":  # its reader refuses others
+        return "llama"
     path = (source if source.is_dir() else source.parent) / "config.json"
     described = files.read_json(path) if path.is_file() else {}
     return str(described["model_type"]) if isinstance(described, dict) and "model_type" in described else ""
@@ -60,8 +94,9 @@ def describe(
     return configs.override({**tree, "data": data, "steps": 1}, overrides)
 
 
-def to_run(layout: Layout, weights: Arrays, config: Config, run: Path) -> None:
-    tokenizer = find_tokenizer(config.data.tokenizer, config.data.sources())
+def to_run(layout: Layout, weights: Arrays, config: Config, run: Path, tokenizer: Tokenizer | None = None) -> None:
+    """Write a run; its tokenizer is the configuration's unless another is given."""
+    tokenizer = tokenizer or find_tokenizer(config.data.tokenizer, config.data.sources())
     kinds = _flat(_abstract(config, run_folder.vocabulary_size(config, tokenizer)))
     shapes = {name: value.shape for leaves in kinds.values() for name, value in leaves.items()}
     made = to_ours(layout, weights, config, shapes)

@@ -125,9 +125,9 @@ class Block(nnx.Module):
     def __init__(self, config: ModelConfig, encoding: Spec, dims: Dims, *, dtype: jnp.dtype, rngs: nnx.Rngs):
         family = FAMILIES[config.family]
         self.post_norm = family.post_norm
-        self.attention_norm = family.norm(config.width, dtype=dtype, rngs=rngs)
+        self.attention_norm = family.build_norm(config, dtype=dtype, rngs=rngs)
         self.attention = Attention(config, encoding, dims, dtype=dtype, rngs=rngs_of(rngs, "attention"))
-        self.mlp_norm = family.norm(config.width, dtype=dtype, rngs=rngs)
+        self.mlp_norm = family.build_norm(config, dtype=dtype, rngs=rngs)
         self.mlp = family.mlp(
             config.width, config.hidden, config.layers, family=family, dtype=dtype, rngs=rngs_of(rngs, "mlp")
         )

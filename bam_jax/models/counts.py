@@ -77,7 +77,8 @@ def step_operations(config: Config, known: ParameterCounts) -> float:
 
 def multiplied_parameters(config: Config, known: ParameterCounts) -> int:
     """Parameters that every token is multiplied with; an encoder that is trained on embeddings does without the head."""
-    return known.transformer + (known.embedding if FAMILIES[config.model.family].tied else 0)
+    tied = config.model.tied or FAMILIES[config.model.family].tied
+    return known.transformer + (known.embedding if tied else 0)
 
 
 CHIPS = {

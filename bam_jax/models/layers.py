@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from bam_jax.config import ModelConfig
 from bam_jax.system.platform import platform
 
 
@@ -38,10 +39,10 @@ def rngs_of(rngs: nnx.Rngs, name: str) -> nnx.Rngs:
 class Family:
     """A way to build models that their layers share."""
 
-    norm: Callable[..., nnx.Module]  # (width, dtype=, rngs=) -> module
+    norm: Callable[..., nnx.Module]  # (width, epsilon=, dtype=, rngs=) -> module
     mlp: Callable[..., nnx.Module]  # (width, hidden, layers, family=, dtype=, rngs=) -> module
     bias: bool  # of linear maps
-    tied: bool  # the head is the transposed embedding
+    tied: bool  # the head is always the transposed embedding
     embedding_std: float
     # Of the initial kernels; those that write to the residual stream have (2 layers)^-1/2 of it, unless norms follow.
     # None: LeCun's, 1 / sqrt(inputs), for all.
@@ -60,11 +61,18 @@ class Family:
             options["kernel_init"] = nnx.initializers.normal(self.std * scale)
         return Linear(inputs, outputs, use_bias=self.bias, dtype=dtype, rngs=rngs, **options)
 
-    def build_head(self, width: int, vocab: int, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> "Linear | MaskedHead | None":
+    def build_head(
+        self, config: ModelConfig, vocab: int, *, dtype: jnp.dtype, rngs: nnx.Rngs
+    ) -> "Linear | MaskedHead | None":
         """The head's own parameters; None where it is the transposed embedding and nothing else."""
         if self.masked:
-            return MaskedHead(width, vocab, family=self, dtype=dtype, rngs=rngs)
-        return None if self.tied else self.linear(width, vocab, dtype=dtype, rngs=rngs)
+            return MaskedHead(config.width, vocab, family=self, dtype=dtype, rngs=rngs)
+        return None if self.tied or config.tied else self.linear(config.width, vocab, dtype=dtype, rngs=rngs)
+
+    def build_norm(self, config: ModelConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> nnx.Module:
+        """A norm of rows of the model's width."""
+        epsilon = {"epsilon": config.norm_epsilon} if config.norm_epsilon else {}
+        return self.norm(config.width, dtype=dtype, rngs=rngs, **epsilon)
 
 
 class Linear(nnx.Linear):

@@ -85,8 +85,8 @@ class Decoder(nnx.Module):
 
         stacks = {str(number): stack(number) for number in sorted({*self.stack_of})}
         self.layers: Block | nnx.Dict[Block] = stacks["0"] if len(stacks) == 1 else nnx.Dict(stacks)
-        self.norm = family.norm(config.width, dtype=dtype, rngs=rngs)
-        self.head = family.build_head(config.width, vocab, dtype=dtype, rngs=rngs_of(rngs, "head"))
+        self.norm = family.build_norm(config, dtype=dtype, rngs=rngs)
+        self.head = family.build_head(config, vocab, dtype=dtype, rngs=rngs_of(rngs, "head"))
 
     def __call__(
         self,

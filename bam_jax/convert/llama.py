@@ -1,0 +1,116 @@
+"""Hugging Face's layout of Llama and of models like it: SmolLM2, TinyLlama, Llama 2 and 3."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+import numpy as np
+from msgspec import Meta
+
+from bam_jax.config import Config
+from bam_jax.convert.base import LINEAR, SAME, ArrayMapping, Arrays, Layout
+from bam_jax.system import typed_json
+from bam_jax.system.errors import UserError
+
+FILE = "config.json"
+Count = Annotated[int, Meta(ge=1, lt=2**31)]
+Positive = Annotated[float, Meta(gt=0, le=1e12)]
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+class _Described(TypedDict):
+    model_type: Literal["llama"]
+    vocab_size: Count
+    hidden_size: Count
+    num_hidden_layers: Count
+    num_attention_heads: Count
+    intermediate_size: Count
+    max_position_embeddings: Count
+    rms_norm_eps: Positive
+    num_key_value_heads: NotRequired[Count | None]
+    head_dim: NotRequired[Count | None]
+    rope_theta: NotRequired[Positive]
+    rope_scaling: NotRequired[dict[str, Any] | None]
+    tie_word_embeddings: NotRequired[bool]
+    hidden_act: NotRequired[Literal["silu"]]
+    attention_bias: NotRequired[bool]
+    mlp_bias: NotRequired[bool]
+
+
+def _entries(config: Config, shared: bool) -> list[ArrayMapping]:
+    layer = "model.layers.{n}."
+    linear = lambda ours, theirs: ArrayMapping(f"layers/{ours}/kernel", f"{layer}{theirs}.weight", LINEAR)
+    return [
+        ArrayMapping("embed/embedding", EMBEDDING, SAME),
+        ArrayMapping("layers/attention_norm/scale", layer + "input_layernorm.weight", SAME),
+        *(
+            linear(f"attention/{ours}", f"self_attn.{theirs}_proj")
+            for ours, theirs in {"query": "q", "key": "k", "value": "v", "out": "o"}.items()
+        ),
+        ArrayMapping("layers/mlp_norm/scale", layer + "post_attention_layernorm.weight", SAME),
+        *(linear(f"mlp/{part}", f"mlp.{part}_proj") for part in ("gate", "up", "down")),
+        ArrayMapping("norm/scale", "model.norm.weight", SAME),
+        ArrayMapping("embed/embedding", HEAD, SAME) if config.model.tied else ArrayMapping("head/kernel", HEAD, LINEAR),
+    ]
+
+
+def _normalise(weights: Arrays) -> tuple[Arrays, list[str]]:
+    """Without the rates of the rotation, which old files have as arrays."""
+    return {name: array for name, array in weights.items() if not name.endswith("rotary_emb.inv_freq")}, []
+
+
+def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
+    typed_json.check(described, _Described, FILE, "give the folder of a Llama")
+    heads, width = described["num_attention_heads"], described["hidden_size"]
+    kv_heads = described.get("num_key_value_heads") or heads
+    others = {
+        "head_dim": (described.get("head_dim") or width // heads) != width // heads,
+        "rope_scaling": described.get("rope_scaling") is not None,
+        "attention_bias": described.get("attention_bias", False),
+        "mlp_bias": described.get("mlp_bias", False),
+    }
+    for name, other in others.items():
+        if other:
+            raise UserError(f"{FILE} has {name}={described[name]!r}, which models here do not have")
+    epsilon = described["rms_norm_eps"]
+    model = {"family": "llama", "layers": described["num_hidden_layers"], "width": width, "heads": heads}
+    model |= {"kv_heads": 0 if kv_heads == heads else kv_heads, "hidden": described["intermediate_size"]}
+    model |= {"vocab": described["vocab_size"], "norm_epsilon": 0.0 if np.isclose(epsilon, 1e-5) else epsilon}
+    return {
+        "encoding": "rope",
+        "encoding_options": {"base": described.get("rope_theta", 10_000.0)},
+        "model": model | {"tied": described.get("tie_word_embeddings", False)},
+        "context": described["max_position_embeddings"],
+    }
+
+
+def _args(config: Config, vocab: int) -> dict[str, Any]:
+    """The contents of config.json, as transformers reads them."""
+    model = config.model
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": vocab,
+        "hidden_size": model.width,
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "num_key_value_heads": model.kv_heads or model.heads,
+        "intermediate_size": model.hidden,
+        "max_position_embeddings": config.context,
+        "rms_norm_eps": model.norm_epsilon or 1e-5,
+        "rope_theta": config.encoding_options.get("base", 10_000.0),
+        "tie_word_embeddings": model.tied,
+        "hidden_act": "silu",
+        "torch_dtype": "float32",
+    }
+
+
+LLAMA = Layout(
+    entries=_entries,
+    config=_config,
+    holds="rope with a base",
+    tokenizer="bpe:{folder}",
+    document_mask=False,
+    file=FILE,
+    args=_args,
+    normalise=_normalise,
+)
