@@ -71,6 +71,8 @@ class ModelConfig(ConfigSection):
     """c of c tanh(score / c), below which scores of queries and keys stay (Gemma 2, where it is 50); 0: none."""
     tied: bool = younger(False)
     """The head is the transposed embedding, as it always is in gpt2 and bert."""
+    qkv_bias: bool = younger(False)
+    """Queries, keys and values have biases, as they always have in gpt2 and bert (Qwen 2)."""
     norm_epsilon: float = younger(0.0)
     """Added to the variance in norms; 0: the family's, 1e-5 or in bert 1e-12."""
 

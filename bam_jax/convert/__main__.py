@@ -33,8 +33,8 @@ from bam_jax.system import files
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.training import bundled
 
-MODEL_TYPES = {"bert": "bert", "llama": "llama", "gpt2": "", "": ""}
-"""The layout of each type in a config.json, as transformers names them; "": several may read it. CABLE's models are a GPT-2."""
+MODEL_TYPES = {"bert": "bert", "gpt2": "gpt2", "llama": "llama", "qwen2": "llama", "": ""}
+"""The layout of each type in a config.json, as transformers names them. CABLE's models are of type gpt2 as well."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> None:
     if kind not in MODEL_TYPES:
         raise UserError(
             f"--source={arguments.source} holds a model of type {kind!r}, by its config.json; there are layouts for the public "
-            "code of BAM (bam) and of CABLE (cable), and for transformers' BERT (bert) and Llama (llama)"
+            "code of BAM (bam) and of CABLE (cable), and for transformers' bert, gpt2, llama and qwen2"
         )
     if arguments.layout in (None, "auto") and arguments.source is not None:
         arguments.layout = MODEL_TYPES[kind] or None

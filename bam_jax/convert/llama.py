@@ -1,4 +1,4 @@
-"""Hugging Face's layout of Llama and of models like it: SmolLM2, TinyLlama, Llama 2 and 3."""
+"""Hugging Face's layout of Llama and of models like it: SmolLM2, TinyLlama, Llama 2, Qwen 2."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
@@ -18,7 +18,7 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 class _Described(TypedDict):
-    model_type: Literal["llama"]
+    model_type: Literal["llama", "qwen2"]
     vocab_size: Count
     hidden_size: Count
     num_hidden_layers: Count
@@ -34,6 +34,7 @@ class _Described(TypedDict):
     hidden_act: NotRequired[Literal["silu"]]
     attention_bias: NotRequired[bool]
     mlp_bias: NotRequired[bool]
+    use_sliding_window: NotRequired[bool]
 
 
 def _entries(config: Config, shared: bool) -> list[ArrayMapping]:
@@ -45,6 +46,11 @@ def _entries(config: Config, shared: bool) -> list[ArrayMapping]:
         *(
             linear(f"attention/{ours}", f"self_attn.{theirs}_proj")
             for ours, theirs in {"query": "q", "key": "k", "value": "v", "out": "o"}.items()
+        ),
+        *(
+            ArrayMapping(f"layers/attention/{ours}/bias", f"{layer}self_attn.{ours[0]}_proj.bias", SAME)
+            for ours in ("query", "key", "value")
+            if config.model.qkv_bias
         ),
         ArrayMapping("layers/mlp_norm/scale", layer + "post_attention_layernorm.weight", SAME),
         *(linear(f"mlp/{part}", f"mlp.{part}_proj") for part in ("gate", "up", "down")),
@@ -67,6 +73,7 @@ def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
         "rope_scaling": described.get("rope_scaling") is not None,
         "attention_bias": described.get("attention_bias", False),
         "mlp_bias": described.get("mlp_bias", False),
+        "use_sliding_window": described.get("use_sliding_window", False),
     }
     for name, other in others.items():
         if other:
@@ -78,7 +85,8 @@ def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "encoding": "rope",
         "encoding_options": {"base": described.get("rope_theta", 10_000.0)},
-        "model": model | {"tied": described.get("tie_word_embeddings", False)},
+        "model": model
+        | {"tied": described.get("tie_word_embeddings", False), "qkv_bias": described["model_type"] == "qwen2"},
         "context": described["max_position_embeddings"],
     }
 
@@ -86,9 +94,10 @@ def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
 def _args(config: Config, vocab: int) -> dict[str, Any]:
     """The contents of config.json, as transformers reads them."""
     model = config.model
+    name, kind = ("Qwen2", "qwen2") if model.qkv_bias else ("Llama", "llama")
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        "architectures": [f"{name}ForCausalLM"],
+        "model_type": kind,
         "vocab_size": vocab,
         "hidden_size": model.width,
         "num_hidden_layers": model.layers,

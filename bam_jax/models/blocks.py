@@ -33,12 +33,16 @@ class Attention(nnx.Module):
     def __init__(self, config: ModelConfig, encoding: Spec, dims: Dims, *, dtype: jnp.dtype, rngs: nnx.Rngs):
         self.heads, self.kv_heads = config.heads, config.kv_heads or config.heads
         head_width, linear = config.width // config.heads, FAMILIES[config.family].linear
-        inner, inner_kv = self.heads * head_width, self.kv_heads * head_width
         self.causal = config.causal
-        self.query = linear(config.width, inner, dtype=dtype, rngs=rngs_of(rngs, "query"))
-        self.key = linear(config.width, inner_kv, dtype=dtype, rngs=rngs_of(rngs, "key"))
-        self.value = linear(config.width, inner_kv, dtype=dtype, rngs=rngs_of(rngs, "value"))
-        self.out = linear(inner, config.width, dtype=dtype, rngs=rngs_of(rngs, "out"), residual_layers=config.layers)
+        projection = lambda heads, name: linear(
+            config.width, heads * head_width, bias=config.qkv_bias, dtype=dtype, rngs=rngs_of(rngs, name)
+        )
+        self.query = projection(self.heads, "query")
+        self.key = projection(self.kv_heads, "key")
+        self.value = projection(self.kv_heads, "value")
+        self.out = linear(
+            self.heads * head_width, config.width, dtype=dtype, rngs=rngs_of(rngs, "out"), residual_layers=config.layers
+        )
         self.encoding: Encoding = encoding.build(dims, rngs_of(rngs, "encoding"))
         self.ssmax_prior = encoding.ssmax
         self.ssmax = encoding.build_ssmax(dims, self.encoding.bias(), rngs)
@@ -46,7 +50,11 @@ class Attention(nnx.Module):
         self.query_norm, self.key_norm = (
             nnx.RMSNorm(head_width, epsilon=1e-6, dtype=dtype, rngs=rngs) if config.qk_norm else None for _ in range(2)
         )
-        self.gate = linear(config.width, inner, dtype=dtype, rngs=rngs_of(rngs, "gate")) if config.gate else None
+        self.gate = (
+            linear(config.width, self.heads * head_width, dtype=dtype, rngs=rngs_of(rngs, "gate"))
+            if config.gate
+            else None
+        )
         self.sink_logits = nnx.Param(jnp.zeros(self.heads)) if config.sinks else None
         self.soft_cap = config.soft_cap or None
         self.tiling, self.backend = Tiling(), "auto"

@@ -51,15 +51,25 @@ class Family:
     masked: bool = False  # the head is a `MaskedHead`
 
     def linear(
-        self, inputs: int, outputs: int, *, dtype: jnp.dtype, rngs: nnx.Rngs, residual_layers: int | None = None
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        dtype: jnp.dtype,
+        rngs: nnx.Rngs,
+        residual_layers: int | None = None,
+        bias: bool = False,
     ) -> "Linear":
-        """A linear map [..., inputs] -> [..., outputs]; `residual_layers`, of the decoder, if it writes to its stream."""
+        """A linear map [..., inputs] -> [..., outputs].
+
+        `residual_layers`, of the decoder, if it writes to its stream; `bias` if it has one where the family has none.
+        """
         options: dict[str, Any] = {}
         if self.std is not None:
             # A norm behind the sum undoes the stream's growth.
             scale = 1.0 if residual_layers is None or self.post_norm else (2 * residual_layers) ** -0.5
             options["kernel_init"] = nnx.initializers.normal(self.std * scale)
-        return Linear(inputs, outputs, use_bias=self.bias, dtype=dtype, rngs=rngs, **options)
+        return Linear(inputs, outputs, use_bias=self.bias or bias, dtype=dtype, rngs=rngs, **options)
 
     def build_head(
         self, config: ModelConfig, vocab: int, *, dtype: jnp.dtype, rngs: nnx.Rngs

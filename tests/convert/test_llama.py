@@ -32,7 +32,7 @@ DESCRIBED = {
 }
 
 
-def drawn(rng, *, tied=False):
+def drawn(rng, *, tied=False, biases=False):
     draw = lambda *shape: (rng.normal(size=shape) / np.sqrt(shape[-1])).astype(np.float32)
     weights = {"model.embed_tokens.weight": draw(V, E) * 5, "model.norm.weight": 1 + draw(E)}
     if not tied:
@@ -43,6 +43,8 @@ def drawn(rng, *, tied=False):
         shapes |= {"mlp.gate": (F, E), "mlp.up": (F, E), "mlp.down": (E, F)}
         weights |= {f"{at}{name}_proj.weight": draw(*shape) for name, shape in shapes.items()}
         weights |= {f"{at}{name}_layernorm.weight": 1 + draw(E) for name in ("input", "post_attention")}
+        if biases:  # a Qwen 2
+            weights |= {f"{at}self_attn.{name}_proj.bias": draw(E if name == "q" else K * D) for name in "qkv"}
     return weights
 
 
@@ -61,7 +63,8 @@ def forward(weights, tokens, described=DESCRIBED):
     for n in range(L):
         at = f"model.layers.{n}."
         y = norm(x, f"{at}input_layernorm.weight")
-        q, k, v = ((y @ w[f"{at}self_attn.{name}_proj.weight"].T).reshape(T, -1, D) for name in "qkv")
+        bias = lambda name, at=at: w.get(f"{at}self_attn.{name}_proj.bias", 0)
+        q, k, v = ((y @ w[f"{at}self_attn.{name}_proj.weight"].T + bias(name)).reshape(T, -1, D) for name in "qkv")
         q, k, v = turn(q), np.repeat(turn(k), H // K, 1), np.repeat(v, H // K, 1)
         scores = np.einsum("ihd,jhd->hij", q, k) / np.sqrt(D)
         shares = np.exp(scores) * np.tri(T)
@@ -104,9 +107,10 @@ def logits(run, tokens):
 TOKENS = np.random.default_rng(5).integers(0, V, T)
 
 
-@pytest.mark.parametrize(("tied", "parts"), [(False, 1), (True, 3)])
-def test_a_llama_of_hugging_faces(tmp_path, rng, vocabulary, command, tied, parts):
-    weights, described = drawn(rng, tied=tied), DESCRIBED | {"tie_word_embeddings": tied}
+@pytest.mark.parametrize(("kind", "tied", "parts"), [("llama", False, 1), ("llama", True, 3), ("qwen2", True, 1)])
+def test_a_llama_of_hugging_faces(tmp_path, rng, vocabulary, command, kind, tied, parts):
+    weights = drawn(rng, tied=tied, biases=kind == "qwen2")
+    described = DESCRIBED | {"tie_word_embeddings": tied, "model_type": kind}
     source = folder(tmp_path / "theirs", weights, vocabulary, described, parts)
     assert not command(convert.main, f"--source={source}", f"--run={tmp_path / 'run'}")[0]
     config = run_folder.read_config(tmp_path / "run")
@@ -125,7 +129,7 @@ def test_a_llama_of_hugging_faces(tmp_path, rng, vocabulary, command, tied, part
     said = json.loads((tmp_path / "out" / "config.json").read_text())
     assert {name: said[name] for name in described if name in said} == {
         name: value for name, value in described.items() if name in said
-    } and said["architectures"] == ["LlamaForCausalLM"]
+    } and said["architectures"] == [f"{kind.capitalize()}ForCausalLM"]
 
 
 def to_llama_cpp(kernel, heads):
