@@ -20,9 +20,9 @@ ENGLISH = "corpora/english"
 OTHER_TEXT = "stdlib"
 """Takes the place of Wikipedia: text of another kind than `ENGLISH`, on which no such model is trained."""
 
-RATES, ENCODER_RATES, SYNTHETIC_RATES, PATTERN_RATES, LEADERBOARD_RATES, NULL_RATES = (
+RATES, ENCODER_RATES, SYNTHETIC_RATES, PATTERN_RATES, LEADERBOARD_RATES, NULL_RATES, FAIR_RATES = (
     Path(__file__).with_name(f"{name}_rates.json")
-    for name in ("small", "encoder", "synthetic", "patterns", "leaderboard", "null")
+    for name in ("small", "encoder", "synthetic", "patterns", "leaderboard", "null", "fair")
 )
 """What the searches of the same names have chosen, by learner."""
 

@@ -32,7 +32,9 @@ from bam_jax.training.loop import DECODER_TASKS
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
-@pytest.mark.parametrize("name", ["patterns", "synthetic", "leaderboard", "null_models", "near_heads"])
+@pytest.mark.parametrize(
+    "name", ["patterns", "synthetic", "leaderboard", "null_models", "near_heads", "fair_retrieval"]
+)
 def test_no_paper_has_them(name):
     with pytest.raises(UserError, match=f"{name}.py compares is no paper's; give --scale=toy or --scale=small"):
         experiment.load(EXPERIMENTS / f"{name}.py", scale="paper")
