@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> None:
     )
     parser = errors.Parser(prog="bam-jax", description=f"{__doc__}\n\ncommands, each with --help:\n{listed}")
     parser.parse_args(argv)
-    parser.print_help()
+    print(parser.format_help(), end="")  # argparse's own printing hides that the reader of a pipe has gone
 
 
 def entry() -> NoReturn:

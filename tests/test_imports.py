@@ -21,8 +21,11 @@ def python(*words):
 
 
 def test_commands_are_listed_with_a_line_each():
-    lines = python("-m", "bam_jax").stdout.splitlines()
-    said = {line.split()[2] for line in lines if "python -m" in line and line.split(maxsplit=3)[3]}
+    lines = [
+        line.partition("bam-jax ")[2] for line in python("-m", "bam_jax").stdout.splitlines() if line.startswith("  ")
+    ]
+    words = [line.partition("  ") for line in lines]
+    said = {f"bam_jax.{name.replace(' ', '.')}" for name, _, sentence in words if sentence.strip()}
     commands = {module_of(path) for path in FILES if "    errors.run(main" in path.read_text()}
     commands = {name.removesuffix(".__main__") for name in commands - {"bam_jax.__main__"}}  # the list itself
     assert len(commands) > 15 and commands <= said
