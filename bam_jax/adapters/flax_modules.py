@@ -30,7 +30,12 @@ from bam_jax.encodings import Dims, Encoding, spec
 
 
 def attention_fn(
-    bias: Bias, mask: Mask, *, backend: str = "auto", tiling: Tiling | None = None
+    bias: Bias,
+    mask: Mask,
+    *,
+    segments: Int[Array, "#B T"] | None = None,
+    backend: str = "auto",
+    tiling: Tiling | None = None,
 ) -> Callable[..., Float[Array, "... T H D"]]:
     """The `attention_fn` of `flax.nnx.MultiHeadAttention` and of linen's `MultiHeadDotProductAttention`.
 
@@ -43,6 +48,7 @@ def attention_fn(
     Args:
         bias: a bias of positions, with parameters [H] or [H, n]; gradients flow to wherever they come from.
         mask: causality and window.
+        segments: numbers of documents from 1, in rows that pack several; 0 pads. None: each row is one text.
         backend, tiling: see `attention.attention`.
 
     Returns:
@@ -52,7 +58,7 @@ def attention_fn(
 
     Source: the arguments that flax 0.12's modules pass.
     """
-    return _Attention(bias, mask, backend, Tiling() if tiling is None else tiling)
+    return _Attention(bias, mask, segments, backend, Tiling() if tiling is None else tiling)
 
 
 class PriorAttention(nnx.Module):
@@ -142,6 +148,7 @@ class EncodedAttention(nnx.Module):
 class _Attention:
     bias: Bias
     mask: Mask
+    segments: Array | None
     backend: str
     tiling: Tiling
 
@@ -183,6 +190,12 @@ class _Attention:
         flat = lambda x: x.reshape(-1, *x.shape[-3:])
         q, k, v = (flat(x.astype(dtype)) for x in (query, key, value))
         queries, keys = _tokens(q, k, query.shape[:-3], mask)
+        if self.segments is not None:
+            if k.shape[1] != self.segments.shape[-1] or q.shape[1] != k.shape[1]:
+                raise Unsupported(
+                    f"documents of {self.segments.shape[-1]} tokens, and {q.shape[1]} queries among {k.shape[1]} keys"
+                )
+            queries, keys = (dataclasses.replace(side, segment=self.segments) for side in (queries, keys))
         own = dataclasses.replace(self.mask, causal=self.mask.causal or is_causal)
         scoring = Scoring(self.bias, queries, keys, mask=own)
         out = attention(q, k, v, scoring, backend=self.backend, tiling=self.tiling)
