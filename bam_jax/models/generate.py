@@ -123,12 +123,13 @@ def generate(
     logits, caches = last
     end = jnp.full(1, length, jnp.int32) if lengths is None else jnp.asarray(lengths, jnp.int32)
     graph, state = nnx.split(model)
+    layers = _layer_states(graph, state)
     key = jax.random.key(seed)
     token = _draw(logits, key, sampling, vocab)
     yield token
     for n in range(steps - 1):
         at, key_of_step = end[:, None] + n, jax.random.fold_in(key, n)
-        token, caches = _write(graph, state, token, at, caches, key_of_step, sampling, vocab)
+        token, caches = _write(graph, state, layers, token, at, caches, key_of_step, sampling, vocab)
         yield token
 
 
@@ -221,10 +222,16 @@ def _draw(logits: Array, key: Array, sampling: Sampling, vocab: int | None) -> A
     return sampling(logits[:, -1, :vocab], key)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 6, 7), donate_argnums=(4,))
+@functools.partial(jax.jit, static_argnums=0)
+def _layer_states(graph: nnx.GraphDef, state: nnx.State) -> list[nnx.State]:
+    return nnx.merge(graph, state).layer_states()
+
+
+@functools.partial(jax.jit, static_argnums=(0, 7, 8), donate_argnums=(5,))
 def _write(
     graph: nnx.GraphDef,
     state: nnx.State,
+    layers: list[nnx.State],
     token: Array,
     position: Array,
     caches: Caches,
@@ -232,5 +239,6 @@ def _write(
     sampling: Sampling,
     vocab: int | None,
 ) -> tuple[Array, Caches]:
-    logits, caches = nnx.merge(graph, state)(token[:, None], position=position, caches=caches, read=1)
+    model = nnx.merge(graph, state)
+    logits, caches = model(token[:, None], position=position, caches=caches, read=1, layers=layers)
     return _draw(logits, key, sampling, vocab), caches

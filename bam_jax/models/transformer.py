@@ -96,6 +96,7 @@ class Decoder(nnx.Module):
         position: Int[Array, "#B T"] | None = None,
         caches: Caches | None = None,
         read: int | None = None,
+        layers: Sequence[nnx.State] | None = None,
     ) -> tuple[Float[Array, "B R V"], Caches | None]:
         """Logits of the next token, or in an encoder of the token itself, float32.
 
@@ -105,11 +106,12 @@ class Decoder(nnx.Module):
             position: index of each token in its text (`EMPTY`: no token); None: 0 ... T - 1.
             caches: of the tokens that came before; given back with these behind them.
             read: number of last rows R whose logits are wanted; None: all. 0 fills the caches and computes no logits.
+            layers: `layer_states()`, where the caller has them already; together with caches or read.
 
         Raises:
             UserError: a row longer than a learned position table, or caches together with segment or in an encoder.
         """
-        x, caches = self.hidden(tokens, segment=segment, position=position, caches=caches, read=read)
+        x, caches = self.hidden(tokens, segment=segment, position=position, caches=caches, read=read, layers=layers)
         rows, kernel, bias = self.unembedding(x)
         return head_logits(rows, kernel.astype(rows.dtype), bias).astype(jnp.float32), caches
 
@@ -133,6 +135,7 @@ class Decoder(nnx.Module):
         position: Int[Array, "#B T"] | None = None,
         caches: Caches | None = None,
         read: int | None = None,
+        layers: Sequence[nnx.State] | None = None,
     ) -> tuple[Float[Array, "B R E"], Caches | None]:
         """The last rows, which the head reads; arguments as in `__call__`."""
         if segment is not None and caches is not None:
@@ -143,7 +146,7 @@ class Decoder(nnx.Module):
         if self.config.scan and caches is None and read is None:
             x = self._scan(x, infos)
         else:
-            x, caches = self._unroll(x, infos, tokens, caches, read)
+            x, caches = self._unroll(x, infos, tokens, caches, read, layers or self.layer_states())
         return x if self.post_norm else self.norm(x), caches
 
     def stacks(self) -> list[Block]:
@@ -185,29 +188,43 @@ class Decoder(nnx.Module):
         return scan_periods(x, steps, [state for _, state in places], self.stack_of)
 
     def _unroll(
-        self, x: Array, infos: list[TokenInfo], tokens: Array, caches: Caches | None, read: int | None
+        self,
+        x: Array,
+        infos: list[TokenInfo],
+        tokens: Array,
+        caches: Caches | None,
+        read: int | None,
+        layers: Sequence[nnx.State],
     ) -> tuple[Array, Caches | None]:
         """The last `read` rows after all layers, and their caches."""
         # A scan could do neither: the last layer computes no rows but those, and each cache is updated in place, not copied.
         places = self._places()
         updated: list[Cache] = []
-        for n, (place, at) in enumerate(self.order()):
-            layer, stacked = places[place]
+        for n, (state, (place, _)) in enumerate(zip(layers, self.order(), strict=True)):
+            layer, _ = places[place]
             wanted = read if n == self.config.layers - 1 else None
             cache = None if caches is None else caches[n]
             own = self._with_kinds(infos[place], tokens) if n == 0 and cache is not None else infos[place]
             run = lambda state, x, cache, layer=layer, own=own, wanted=wanted: layer(state)(x, own, cache, wanted)
-            state = jax.tree.map(lambda s, at=at: s[at], stacked)
             x, cache = (jax.checkpoint(run) if self.config.remat else run)(state, x, cache)
             x = sharding.shard_activations(x)
             if cache is not None:
                 updated.append(cache)
         return x, tuple(updated) or None
 
+    def layer_states(self) -> list[nnx.State]:
+        """The parameters of each layer, apart.
+
+        XLA's CPU backend copies a layer's weights out of the stacked ones whenever it multiplies with them. Who decodes many
+        tokens takes them apart once.
+        """
+        places = self._places()
+        return [jax.tree.map(lambda s, at=at: s[at], places[place][1]) for place, at in self.order()]
+
     def blocks(self) -> list[Block]:
         """The layers one by one."""
-        places = self._places()
-        return [places[place][0](jax.tree.map(lambda s, at=at: s[at], places[place][1])) for place, at in self.order()]
+        makes = [make for make, _ in self._places()]
+        return [makes[place](state) for state, (place, _) in zip(self.layer_states(), self.order(), strict=True)]
 
     def _places(self) -> list[tuple[Callable[[nnx.State], Block], nnx.State]]:
         """For each place a function that makes a layer of its state, and the states of its stack's layers, stacked."""

@@ -46,6 +46,19 @@ def test_greedy_takes_the_most_likely_token_again_and_again(tokens):
     np.testing.assert_array_equal(written, text[:, T:])
 
 
+def test_a_step_reads_the_weights_of_each_layer_and_not_those_of_all(tokens):
+    """Of stacked weights XLA's CPU backend copies a layer's before each product, which is most of a step's time."""
+    made = build("bam")
+    graph, state = nnx.split(made)
+    _, caches = generate.prefill(made, tokens)
+    step = generate._write.lower(
+        *(graph, state, made.layer_states(), tokens[:, 0], jnp.full((1, 1), T), caches, jax.random.key(0)),
+        *(generate.GREEDY, None),
+    )
+    program = step.compile().as_text()
+    assert "f32[16,16]" in program and "f32[2,16,16]" not in program
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("encoding", ["bam", "cable", "rope", "sinusoidal"])
 def test_texts_of_different_lengths_are_written_on_as_if_alone(encoding, tokens):
