@@ -90,7 +90,8 @@ def normals(rng, *shapes):
 
 def wave(x):
     """Weights, each another one, which vary over the devices of a mesh where x does."""
-    return jnp.cos(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape) + jnp.zeros_like(x)
+    # In bfloat16 `arange` counts no further than 256.
+    return jnp.cos(jnp.arange(x.size, dtype=jnp.float32)).astype(x.dtype).reshape(x.shape) + jnp.zeros_like(x)
 
 
 def slopes(function, *operands, d_results=None):
