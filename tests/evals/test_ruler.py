@@ -51,7 +51,10 @@ class Stub(nnx.Module):
         empty = jnp.zeros((batch, slots), jnp.int32)
         return empty, empty + EMPTY, jnp.zeros((), jnp.int32)
 
-    def __call__(self, tokens, *, position, caches, read):
+    def layer_states(self):
+        return []
+
+    def __call__(self, tokens, *, position, caches, read, layers=None):
         seen, at, length = caches
         position = jnp.broadcast_to(position, tokens.shape)
         seen = jax.lax.dynamic_update_slice(seen, tokens, (0, length))
