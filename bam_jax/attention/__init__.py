@@ -10,6 +10,7 @@
 """
 
 from bam_jax.attention.cache import Cache
+from bam_jax.attention.logits.dropout import Dropout
 from bam_jax.attention.logits.mask import Mask, document_count
 from bam_jax.attention.logits.scoring import Scoring
 from bam_jax.attention.logits.skipping import Tiling
@@ -22,6 +23,7 @@ __all__ = [
     "EMPTY",
     "Backend",
     "Cache",
+    "Dropout",
     "Mask",
     "Scoring",
     "Tiling",

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from bam_jax.attention.logits.dropout import Dropout
 from bam_jax.attention.logits.mask import Mask
 from bam_jax.attention.logits.scoring import Scoring
 from bam_jax.attention.logits.tokens import Tokens
@@ -46,6 +47,8 @@ def check(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
     _check_tokens(q, k, scoring, shapes)
     _check_numbers(scoring)
     _check_heads(q, scoring, shapes)
+    if scoring.dropout is not None:
+        _check_dropout(scoring.dropout, (q.shape[0], q.shape[2]))
     _check_coordinates(scoring)
 
 
@@ -131,6 +134,34 @@ def _check_numbers(scoring: Scoring) -> None:
         raise ValueError(f"scoring.scale is None or a finite number of Python's, got {scoring.scale!r}")
     if scoring.soft_cap is not None and not (is_finite(scoring.soft_cap) and scoring.soft_cap > 0):
         raise ValueError(f"scoring.soft_cap is None or a number of Python's above 0, got {scoring.soft_cap!r}")
+
+
+def _check_dropout(dropout: Any, heads: tuple[int, int]) -> None:
+    if not isinstance(dropout, Dropout):
+        raise TypeError(f"scoring.dropout is a Dropout(rate, seed), got {dropout!r:.100}")
+    rate, seed = dropout.rate, dropout.seed
+    if not (is_finite(rate) and 0 <= rate < 1):
+        raise ValueError(f"dropout's rate is a number of Python's from 0 to below 1, got {rate!r:.100}")
+    if rate == 0:
+        return
+    if seed is None:
+        raise ValueError(f"dropout's rate {rate} needs a seed: an integer or a key, such as jax.random.key(0)")
+    shape = jnp.shape(seed)
+    if not isinstance(seed, int):
+        check_array("dropout's seed", seed)
+        key = jnp.issubdtype(seed.dtype, jax.dtypes.prng_key)
+        if not (key or jnp.issubdtype(seed.dtype, jnp.integer)):
+            raise ValueError(f"dropout's seed is an integer or a key of jax.random, not {seed.dtype}")
+        if shape and (key or shape != heads):
+            raise ValueError(
+                f"dropout's seed {shape} is neither one number or key, nor numbers [B, H] = {list(heads)}; "
+                "of a raw key give jax.random.bits(key)"
+            )
+    if not shape and jax.sharding.get_abstract_mesh().manual_axes:
+        raise ValueError(
+            "inside jax.shard_map, where devices count their rows and heads from 0, dropout's seed is numbers [B, H]; call "
+            "Dropout(rate, seed).per_head(B, H) outside, and cut its seeds as q is cut"
+        )
 
 
 def _check_heads(q: Array, scoring: Scoring, shapes: str) -> None:

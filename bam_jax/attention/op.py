@@ -205,7 +205,7 @@ def attention(
         q: queries of H heads, bfloat16, float16, float32 or float64.
         k, v: keys and values of K heads; K divides H, and head h reads key head h // (H // K). Values may have a width of their
             own; kernels compute with the larger of both.
-        scoring: bias, temperature, tokens, mask, soft cap and sinks.
+        scoring: bias, temperature, tokens, mask, soft cap, sinks and dropout.
         backend: a name in `BACKENDS`, or one like them, such as `ring` makes; "auto": the machine's own where it can do this,
             else the first of `EVERYWHERE` that can.
         tiling: what is left out, and the size of tiles; the backend "reference" leaves nothing out.
@@ -235,6 +235,9 @@ def attention(
     if reason is not None:
         name = "given" if isinstance(backend, Backend) else repr(backend)
         raise Unsupported(f"the attention backend {name} cannot do this: {reason}")
+    if scoring.dropout is not None:
+        drops = scoring.dropout.per_head(q.shape[0], q.shape[2]) if scoring.dropout.rate else None
+        scoring = dataclasses.replace(scoring, dropout=drops)
     q, scoring = _fold_scale(q, _narrowed(scoring, jnp.promote_types(q.dtype, jnp.float32)))
     nothing = not (q.size and k.size)  # no rows, or rows that see nothing
     compute = _blind if nothing else functools.partial(_plain if chosen.plain else _compiled, chosen, tiling)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bam_jax.attention.logits.dropout import drop
 from bam_jax.attention.logits.scoring import (
     HIDDEN,
     Differentiable,
@@ -28,6 +29,8 @@ def forward(
     logits, seen = logits_table(q, product, scoring)
     lse = jax.nn.logsumexp(logits, axis=-1)
     weights = jnp.where(seen, jnp.exp(logits - lse[..., None]), 0)
+    if scoring.dropout is not None:
+        weights = drop(weights, scoring.dropout.factor(scoring.queries, scoring.keys, dtype))
     # Weights of bfloat16 would have cotangents of bfloat16, which lose what a steep prior's gradient is made of.
     out = jnp.einsum("bhts,bshd->bthd", weights, values.astype(dtype))
     return out.astype(q.dtype), jnp.where(seen.any(-1), lse, HIDDEN)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from bam_jax.attention.checking import check_array, check_range, is_finite
+from bam_jax.attention.logits.dropout import Dropout
 from bam_jax.attention.logits.mask import Mask
 from bam_jax.attention.logits.scoring import Scoring
 from bam_jax.attention.logits.skipping import Tiling
@@ -18,7 +19,7 @@ from bam_jax.attention.op import DEFAULT, attention
 from bam_jax.biases import Bias, Uniform
 
 _MASK = "a dense mask takes O(T S) memory; give causal=, window=, segments= (0 for pads), sees_from= and sees_to="
-_DROPOUT = "no backend drops weights; drop what attend gives, as most models do now"
+_DROPOUT = "give dropout_rate= and dropout_seed=, an integer or a key of jax.random"
 ELSEWHERE = {
     "is_causal": "give causal=",
     "local_window_size": "give window=, the tokens that a query sees, itself included",
@@ -30,11 +31,10 @@ ELSEWHERE = {
     "query_seq_lengths": "give query_segments=, where 0 stands for pads",
     "key_value_seq_lengths": "give segments=, where 0 stands for pads",
     "dropout": _DROPOUT,
-    "dropout_rate": _DROPOUT,
     "dropout_p": _DROPOUT,
     "dropout_rng": _DROPOUT,
-    "broadcast_dropout": _DROPOUT,
-    "deterministic": _DROPOUT,
+    "broadcast_dropout": "give dropout_seed= [B, H], in which rows or heads may share a seed",
+    "deterministic": "give dropout_rate=0.0",
     "attn_mask": _MASK,
     "key_padding_mask": "give segments=, 1 for tokens and 0 for pads",
     "attention_mask": _MASK,
@@ -86,6 +86,8 @@ def attend(
     temperature: Float[Array, "#B H T"] | None = None,
     scale: float | None = None,
     soft_cap: float | None = None,
+    dropout_rate: float = 0.0,
+    dropout_seed: Any = None,
     return_lse: bool = False,
     backend: str = "auto",
     tiling: Tiling = DEFAULT,
@@ -109,6 +111,7 @@ def attend(
         query_positions, query_segments: of the queries, [T] or [B, T]; None: the last T of the keys', if causal or T = S.
         sees_from, sees_to: the lowest and the highest position that each query sees, [T] or [B, T]; see `Tokens`.
         sink_logits, temperature, scale, soft_cap: see `Scoring`.
+        dropout_rate, dropout_seed: see `Dropout`; a rate above 0 needs a seed.
         return_lse, backend, tiling: as in `attention`.
         others: none; those that `jax.nn.dot_product_attention` has are named with what stands for them.
 
@@ -143,7 +146,8 @@ def attend(
     sees_from, sees_to = (None if x is None else jnp.atleast_2d(x) for x in (sees_from, sees_to))
     queries = dataclasses.replace(queries, sees_from=sees_from, sees_to=sees_to)
     mask = Mask(causal=causal, window=window, sink_tokens=sink_tokens)
-    scoring = Scoring(bias, queries, keys, temperature, mask, None, scale, soft_cap, sink_logits)
+    dropout = Dropout(dropout_rate, dropout_seed)
+    scoring = Scoring(bias, queries, keys, temperature, mask, None, scale, soft_cap, sink_logits, dropout)
     found = attention(q, k, v, scoring, backend=backend, tiling=tiling, return_lse=return_lse)
     return jax.tree.map(lambda x: x[0], found) if unbatched else found
 

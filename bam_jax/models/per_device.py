@@ -59,6 +59,8 @@ def mesh_attention(
     if mesh is None:
         return attention(q, k, v, scoring, tiling=tiling, backend=backend)
     check_rowwise(scoring.rowwise, mesh)
+    if scoring.dropout is not None and scoring.dropout.rate:  # devices count their rows and heads from 0
+        scoring = dataclasses.replace(scoring, dropout=scoring.dropout.per_head(q.shape[0], q.shape[2]))
     if mesh.shape[CONTEXT] > 1:  # a cache's blocks may not be cut where its slots are
         scoring = dataclasses.replace(scoring, keys=dataclasses.replace(scoring.keys, summary=None))
 
@@ -94,6 +96,7 @@ def _scoring_specs(scoring: Scoring) -> Scoring:
         temperature=jax.tree.map(cut, scoring.temperature),
         rowwise=jax.tree.map(lambda _: P(), scoring.rowwise),
         sink_logits=jax.tree.map(lambda _: P(TENSOR), scoring.sink_logits),
+        dropout=jax.tree.map(lambda _: P(BATCH, TENSOR), scoring.dropout),
     )
 
 

@@ -125,3 +125,18 @@ def visible_by_definition(queries, keys, mask):
         own, other = column(queries.segment), row(keys.segment)
         seen = seen & (own == other) & (own > 0)
     return seen
+
+
+def kept_by_definition(rate, seed, *words, key):
+    """Whether the weight of a key at a position is kept: the hash in integers of Python, of which 32 bits are left."""
+    multiply = lambda a, b: a * b % 2**32
+
+    def hashed(x):
+        x = multiply(x ^ x >> 16, 0x7FEB352D)
+        x = multiply(x ^ x >> 15, 0x846CA68B)
+        return x ^ x >> 16
+
+    code, step = seed, 0x9E3779B9
+    for word in words:
+        code = hashed(((code ^ int(word)) + step) % 2**32)
+    return hashed(code ^ hashed((int(key) + step) % 2**32)) / 2**32 >= rate

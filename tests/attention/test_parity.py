@@ -20,11 +20,11 @@ import numpy as np
 import pytest
 
 from bam_jax import biases
-from bam_jax.attention import BACKENDS, EMPTY, Mask, Scoring, Tokens, attention, rows
+from bam_jax.attention import BACKENDS, EMPTY, Dropout, Mask, Scoring, Tokens, attention, rows
 from bam_jax.attention.cpu import chunked
 from bam_jax.attention.logits.scoring import HIDDEN
 from bam_jax.attention.pallas import tpu_layout
-from tests.attention.common import BIASES, SUMS, H, close, full, slopes, visible_by_definition
+from tests.attention.common import BIASES, SUMS, H, close, full, kept_by_definition, slopes, visible_by_definition
 
 B, D = 2, 6
 WHOLE, RAGGED = 16, 13
@@ -66,6 +66,7 @@ class Case:
     sight: what queries see besides: "prefix", all of the first six positions; "blocks", those of four, none other.
     sinks: whether each head has a sink, and as many tokens at the front are seen beyond a window.
     width: of the values, in widths of keys.  start: the first position; float32 rounds those from 2^24 on.
+    dropout: its rate.
     """
 
     backend: str
@@ -84,6 +85,7 @@ class Case:
     sinks: bool = False
     width: float = 1
     start: int = 0
+    dropout: float = 0.0
 
 
 FACTORS = {
@@ -161,6 +163,14 @@ OTHERS = [
     Case("", "float64", "alibi", "causal", 2, True, 1, "padded", "position", soft_cap=1.2, sinks=True),
 ]
 
+DROPOUT = [
+    Case("", "float64", "ggd", "causal", 2, True, B, "ragged", "position", dropout=0.4),
+    Case("", "float32", "cable", "both_sides", 4, True, 0, "cached", "each", start=2**30 + 5, dropout=0.1),
+    Case("", "float64", "alibi", "window", 2, True, 1, "padded", "position", sinks=True, width=0.5, dropout=0.7),
+    Case("", "float64", "ggd", "causal", 2, False, B, "decoding", "position", dropout=0.4),
+    Case("", "bfloat16", "t5_distance", "window", 4, True, B, "padded", "position", dropout=0.4),
+]
+
 # Blocks of the reference's own rows, so that few will do.
 OF_ROWS = [
     Case("rows", "float64", "ggd", "window", 2, True, 1, "ragged", "each"),
@@ -168,6 +178,7 @@ OF_ROWS = [
     Case("rows", "float64", "kerple_log", "both_sides", 1, False, 1, "padded", "shared", "dape"),
     Case("rows", "float64", "uniform", "bidirectional", 2, True, B, "padded", "position", "cope"),
     Case("rows", "bfloat16", "uniform", "window", 4, True, 0, "ragged", "position", "cope"),
+    Case("rows", "float64", "cable", "window", 2, True, B, "cached", "each", "dape", sinks=True, dropout=0.4),
 ]
 BY_TILES = [name for name in BACKENDS if name not in ("reference", "rows")]
 
@@ -183,7 +194,7 @@ CASES = [on(name, case) for name in BY_TILES for case in PAIRS]
 CASES += [
     *(Case("reference", "bfloat16", name, "causal", 2, True, B, "cached", "each") for name in ("ggd", "cable")),
     *(Case("reference", "float32", name, "both_sides", 1, True, 0, "padded", "each") for name in ("ggd", "cable")),
-    *(on(name, case) for name in BY_TILES for case in OTHERS),
+    *(on(name, case) for name in BY_TILES for case in (*OTHERS, *DROPOUT)),
     *OF_ROWS,
     Case("pallas_tpu", "float32", "sandwich", "causal", 2, True, 1, "ragged", "position"),
     Case("chunked", "float64", "alibi", "window", 2, True, 0, "ragged", "position", "", None, 1.2, "", True, 1.5),
@@ -247,6 +258,7 @@ def inputs(case):
         case.scale,
         case.soft_cap,
         draw(-1, 1, H) if case.sinks else None,
+        Dropout(case.dropout, np.uint32(9)),
     )
     narrow = lambda *shape: rng.normal(size=shape).astype(case.dtype)
     q, d_out = narrow(B, rows, H, D), narrow(B, rows, H, int(case.width * D))
@@ -293,6 +305,7 @@ def by_definition(q, k, v, scoring):
     if scoring.rowwise is not None:  # tests/biases/test_rowwise.py has it as loops
         i, j = scoring.queries.position[:, None, :, None], scoring.keys.position[:, None, None]
         table = np.asarray(scoring.rowwise(biases.Rows(q, scores, jnp.asarray(bias), visible[:, None], i, j)))
+    of_row = lambda x, n: np.broadcast_to(x, (B, x.shape[1]))[n]
     for n, t, h in np.ndindex(out.shape[:3]):
         keys = np.flatnonzero(visible[n, t])
         logits = table[n, h, t, keys]
@@ -300,8 +313,11 @@ def by_definition(q, k, v, scoring):
             logits = logits * np.broadcast_to(scoring.temperature, (B, *scoring.temperature.shape[1:]))[n, h, t]
         sink = [] if scoring.sink_logits is None else [scoring.sink_logits[h]]
         lse[n, h, t] = np.logaddexp.reduce([*logits, *sink]) if keys.size or sink else 0
+        words = [] if scoring.queries.segment is None else [of_row(scoring.queries.segment, n)[t]]
+        words, rate = [n, h, *words, of_row(scoring.queries.position, n)[t]], scoring.dropout.rate
         for logit, s in zip(logits, keys, strict=True):
-            out[n, t, h] += np.exp(logit - lse[n, h, t]) * v[n, s, key_head(h)]
+            if kept_by_definition(rate, int(scoring.dropout.seed), *words, key=of_row(scoring.keys.position, n)[s]):
+                out[n, t, h] += np.exp(logit - lse[n, h, t]) * v[n, s, key_head(h)] / (1 - rate)
     return out, lse
 
 
@@ -309,10 +325,10 @@ def by_definition(q, k, v, scoring):
     "case",
     [
         Case("reference", "float64", "ggd", "causal", 2, True, B, "ragged", "position", soft_cap=0.9, sight="prefix"),
-        Case("reference", "float64", "cable", "both_sides", 1, False, 1, "cached", "each", scale=0.3, sight="blocks"),
+        Case("reference", "float64", "cable", "both_sides", 1, False, 1, "cached", "each", scale=0.3, dropout=0.4),
         Case("reference", "float64", "kerple_log", "window", 2, True, B, "padded", "position", "dape", scale=-0.8),
         Case("reference", "float64", "uniform", "both_sides", 1, True, 1, "ragged", "position", "cope"),
-        Case("reference", "float64", "alibi", "window", 2, True, 1, "padded", "position", sinks=True, width=1.5),
+        Case("reference", "float64", "alibi", "window", 2, True, 1, "padded", "position", sinks=True, dropout=0.2),
         full(Case("reference", "float64", "fire", "bidirectional", 4, True, 0, "padded", "shared")),
     ],
     ids=str,
@@ -463,6 +479,7 @@ def marked(case):
         return pytest.param(case, marks=[pytest.mark.hopper, *devices(case.backend)])
     pairs = [on(case.backend, pair) for pair in (*PAIRS, *OTHERS)]
     later = case in pairs and (pairs.index(case) % (9 if case.backend in WIDEST else 8) > 0)
+    later |= case in [on(case.backend, other) for other in DROPOUT[1 + (case.backend == "chunked") :]]
     return pytest.param(case, marks=[*[pytest.mark.full] * later, *devices(case.backend)])
 
 

@@ -11,7 +11,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from bam_jax import biases
-from bam_jax.attention import BACKENDS, Mask, Scoring, Tiling, Tokens, attention
+from bam_jax.attention import BACKENDS, Dropout, Mask, Scoring, Tiling, Tokens, attention
 from bam_jax.attention.ring import _deal, _take_back, ring, zigzag
 from tests.attention import common
 from tests.attention.common import close, full, slopes
@@ -86,7 +86,8 @@ def test_a_ring_agrees_with_the_whole(mesh, backend, bias, packed, tempered, mas
     with jax.enable_x64(backend != "pallas_tpu"):
         tolerance, tiling = (1e-4, Tiling()) if backend == "pallas_tpu" else (1e-9, TILING)
         q, k, v, scoring, d_out = case(bias, packed=packed, tempered=tempered)
-        scoring = dataclasses.replace(scoring, mask=mask)
+        dropout = Dropout(0.0 if tempered else 0.3, 7).per_head(B, H)
+        scoring = dataclasses.replace(scoring, mask=mask, dropout=dropout)
         attend = over_ring(mesh, scoring, BACKENDS[backend], balanced=balanced, tiling=tiling, check=check)
         made, expected = (
             jax.jit(functools.partial(slopes, run))(q, k, v, scoring, d_results=d_out)

@@ -198,6 +198,12 @@ class Blocks:
         seen = visible(queries.tokens, keys.tokens, self.scoring.mask)
         return jnp.where(seen[:, None, None], logits, jnp.asarray(HIDDEN, self.dtype)), raw, scores
 
+    def dropout_factor(self, queries: QueryBlock, keys: KeyBlock) -> Float[Array, "B K G q s"] | None:
+        """What multiplies the weights of a tile, and their cotangents; None: nothing is dropped."""
+        if self.scoring.dropout is None:
+            return None
+        return self.split_scalars(self.scoring.dropout.factor(queries.tokens, keys.tokens, self.dtype))
+
     def counted_logits(self, queries: QueryBlock, n: Int[Array, ""]) -> Float[Array, "B K G q C"]:
         """The logits of the C kinds that query block `n` counts, each with the logarithm of its number."""
         assert self.counted is not None

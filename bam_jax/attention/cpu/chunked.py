@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from bam_jax.attention.cpu import one_head
 from bam_jax.attention.cpu.blocks import Blocks, add_to_block, block_of, pad_rows, sum_leading
 from bam_jax.attention.logits import skipping
+from bam_jax.attention.logits.dropout import drop
 from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Differentiable, Gradients, Residuals, Scoring
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.system.axes import varying
@@ -56,13 +57,13 @@ def _walk(blocks: Blocks) -> tuple[Array, Array]:
     if blocks.head is None:
         block_at = functools.partial(blocks.key_block, k=blocks.by_columns(blocks.k), v=blocks.by_rows(blocks.v))
 
-    def add(carry: tuple, logits: Array, v: Array) -> tuple:
+    def add(carry: tuple, logits: Array, v: Array, factor: Array | None = None) -> tuple:
         """One step of the running softmax: all sums stand relative to the largest logit so far."""
         out, top, total = carry
         higher = jnp.maximum(top, logits.max(-1))
         weights = jnp.exp(logits - higher[..., None])
         shrink = jnp.exp(top - higher)
-        out = out * shrink[..., None] + blocks.weighted(weights, v)
+        out = out * shrink[..., None] + blocks.weighted(drop(weights, factor), v)
         return out, higher, total * shrink + weights.sum(-1)
 
     def query_block(_: None, n: Array) -> tuple[None, tuple[Array, Array]]:
@@ -71,7 +72,7 @@ def _walk(blocks: Blocks) -> tuple[Array, Array]:
         def key_block(m: Array, carry: tuple) -> tuple:
             keys = block_at(m)
             logits, _, _ = blocks.logits(queries, keys, (n, m))
-            return add(carry, logits, keys.v)
+            return add(carry, logits, keys.v, blocks.dropout_factor(queries, keys))
 
         # From FLOOR, far above HIDDEN, a tile without visible keys adds weights of exactly 0.
         zero = jnp.zeros((*rows, blocks.q.shape[-1]), blocks.dtype)
@@ -106,8 +107,8 @@ def _backward(tiling: Tiling, residuals: Residuals, d_out: Array) -> Gradients:
             (dk, dv, d_bias, d_j), (dq, d_temperature, d_i) = carry
             keys = blocks.key_block(m, k_columns, v_columns)
             logits, raw, scores = blocks.logits(queries, keys, (n, m))
-            weights = jnp.exp(logits - row_lse[..., None])
-            d_weights = blocks.dot("bkgqd,bkds->bkgqs", d_rows, keys.v)
+            weights, factor = jnp.exp(logits - row_lse[..., None]), blocks.dropout_factor(queries, keys)
+            d_weights = drop(blocks.dot("bkgqd,bkds->bkgqs", d_rows, keys.v), factor)
             d_logits = weights * (d_weights - row_delta[..., None])
             if queries.temperature is not None:
                 d_temperature = d_temperature + (d_logits * raw).sum(-1)
@@ -116,7 +117,7 @@ def _backward(tiling: Tiling, residuals: Residuals, d_out: Array) -> Gradients:
             dq = dq + blocks.dot("bkgqs,bksd->bkgqd", d_scaled, k_rows[m])
             dk, dv = (
                 add_to_block(total, blocks.dot("bkdgq,bkgqs->bkds", rows, of_tile)[None], 0, m)
-                for total, rows, of_tile in zip((dk, dv), columns, (d_scaled, weights), strict=True)
+                for total, rows, of_tile in zip((dk, dv), columns, (d_scaled, drop(weights, factor)), strict=True)
             )
             of_bias, of_i, of_j = blocks.bias_cotangents(queries, keys, (n, m), d_logits)
             d_bias, d_i = jax.tree.map(jnp.add, (d_bias, d_i), (of_bias, of_i))

@@ -110,4 +110,5 @@ class _Heads:
         summary, structure = jax.tree.flatten(self.whole.keys.summary)
         axes = [1 if x.ndim == 3 and x.shape[1] > 1 else None for x in summary]
         own = jax.tree.unflatten(structure, self.take(summary, axes, n))
-        return dataclasses.replace(of_head, keys=dataclasses.replace(of_head.keys, summary=own))
+        dropout = jax.tree.map(lambda seeds: self.take([seeds], [1], n)[0], self.whole.dropout)
+        return dataclasses.replace(of_head, keys=dataclasses.replace(of_head.keys, summary=own), dropout=dropout)

@@ -37,6 +37,7 @@ def worthwhile(scoring: Scoring, skip: float | str, queries: int, head_width: in
     kinds, keys = scoring.keys.kinds, scoring.keys.position.shape[1]
     return (
         kinds is not None
+        and scoring.dropout is None  # which tells keys of one kind apart
         and skip != "off"
         and queries >= LEAST
         and 2 * kinds.count <= keys

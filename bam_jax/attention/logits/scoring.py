@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from bam_jax.attention.logits.dropout import Dropout
 from bam_jax.attention.logits.mask import Mask, visible
 from bam_jax.attention.logits.tokens import Tokens
 from bam_jax.biases import Bias, Relative, Rows, Rowwise, Uniform, table
@@ -43,6 +44,7 @@ class Scoring:
         soft_cap: below which the scaled products stay; None: no cap.
         sink_logits: [H], of one key more that every row sees, whose value is 0: it only takes its share. No temperature
             multiplies it. None: no such key.
+        dropout: of the weights that the softmax makes of the logits; None: all are kept.
 
     Source of `soft_cap`: Gemma 2. Of `sink_logits`: gpt-oss, after Xiao et al. 2024.
     """
@@ -56,6 +58,7 @@ class Scoring:
     scale: float | None = dataclasses.field(default=None, metadata={"static": True})
     soft_cap: float | None = dataclasses.field(default=None, metadata={"static": True})
     sink_logits: Float[Array, " H"] | None = None
+    dropout: Dropout | None = None
 
     def content(self, width: int) -> "Content":
         """The scores of content of heads that are so wide."""

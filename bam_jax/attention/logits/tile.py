@@ -12,6 +12,7 @@ import jax.extend
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from bam_jax.attention.logits import dropout
 from bam_jax.attention.logits.mask import Limits
 from bam_jax.attention.logits.scoring import HIDDEN, Differentiable, Scoring, compared_coordinates, origin
 from bam_jax.attention.logits.tokens import EMPTY
@@ -22,22 +23,25 @@ from bam_jax.biases.base import Coordinate, head_axes, sum_to
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Queries:
-    """The queries of a tile, as far as the mask and the bias go."""
+    """The queries of a tile, as far as the mask, the bias and dropout go."""
 
     limits: Limits  # the positions that each sees
     segment: Array | None  # number of the document, -1 if none; None: one document
     coordinate: Coordinate  # what the bias compares; None: the highest position of the limits as a number
     temperature: Array | None  # None for 1
+    code: Array | None  # a random number for dropout, and its rate; None: nothing is dropped
+    rate: float = dataclasses.field(metadata={"static": True})
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Keys:
-    """The keys of a tile, as far as the mask and the bias go; without a coordinate it is the position as a number."""
+    """The keys of a tile, as far as those go; without a coordinate it is the position as a number."""
 
     position: Array
     segment: Array | None
     coordinate: Coordinate
+    code: Array | None
 
 
 def sides(scoring: Scoring) -> tuple[Queries, Keys]:
@@ -62,14 +66,19 @@ def sides(scoring: Scoring) -> tuple[Queries, Keys]:
     limits = jax.tree.map(lambda x: jnp.maximum(x, start - EMPTY) - start, mask.limits(queries))
     limits = limits._replace(highest=jnp.where(filled, limits.highest, -EMPTY))  # an empty slot sees nothing
     position = jnp.where(keys.position < EMPTY, keys.position - start, EMPTY)
+    drops, rate, code_i, code_j = scoring.dropout, 0.0, None, None
+    if drops is not None:
+        rate, code_i, code_j = drops.rate, drops.query_code(queries)[:, :, None], dropout.key_code(keys)[:, :, None]
     return (
         Queries(
             jax.tree.map(vector, limits),
             segment_i,
             numbers(own),
             None if scoring.temperature is None else numbers(scoring.temperature),
+            code_i,
+            rate,
         ),
-        Keys(vector(position), segment_j, numbers(others)),
+        Keys(vector(position), segment_j, numbers(others), code_j),
     )
 
 
@@ -92,6 +101,13 @@ def logits(scores: Float[Array, "..."], bias: Bias, queries: Queries, keys: Keys
     raw = scores if isinstance(bias, Uniform) else scores + bias(*coordinates(queries, keys))
     heated = raw if queries.temperature is None else raw * queries.temperature
     return jnp.where(visible(queries, keys), heated, HIDDEN), raw
+
+
+def dropout_factor(queries: Queries, keys: Keys) -> Float[Array, "..."] | None:
+    """What multiplies the tile's weights, and their cotangents; None: nothing is dropped. See `dropout.drop`."""
+    if queries.code is None or keys.code is None:
+        return None
+    return dropout.factor(queries.code, keys.code, queries.rate, jnp.dtype(jnp.float32))
 
 
 @jax.tree_util.register_pytree_node_class

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bam_jax.attention.logits import skipping, tile
+from bam_jax.attention.logits.dropout import drop
 from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Gradients, Residuals, Scoring, logits_table, mask_nonfinite
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.pallas.gpu_arithmetic import constant_vector, product, row_sum, spread, zeros
@@ -90,7 +91,10 @@ def _one_query(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, A
     product = jnp.stack([times_k(by_key_head[:, :, g], k) for g in range(by_key_head.shape[2])], 2)
     logits, _ = logits_table(q, product.reshape(q.shape[0], q.shape[2], 1, -1), scoring)
     lse = jax.nn.logsumexp(logits, -1)
-    weights = jnp.exp(logits - jnp.maximum(lse, FLOOR)[..., None]).reshape(product.shape)  # 0 of what is hidden
+    weights = jnp.exp(logits - jnp.maximum(lse, FLOOR)[..., None])  # 0 of what is hidden
+    if scoring.dropout is not None:
+        weights = drop(weights, scoring.dropout.factor(scoring.queries, scoring.keys, jnp.dtype(jnp.float32)))
+    weights = weights.reshape(product.shape)
     out = jnp.stack([times_v(weights[:, :, g], v.astype(jnp.float32)) for g in range(weights.shape[2])], 2)
     return out.reshape(q.shape), jnp.where(lse < FLOOR, HIDDEN, lse)
 
@@ -144,7 +148,8 @@ def _forward_step(loaded: LoadedTile, state: tuple) -> tuple:
     weights = jnp.exp(logits - spread(highest, logits.shape))
     # What was summed so far is relative to the old maximum. It shrinks first, since the tensor cores add on top of it.
     shrink = jnp.exp(top - highest)
-    sums = loaded.add_product(sums * spread(shrink, sums.shape), weights.astype(v.dtype), v)
+    kept = drop(weights, lowered(tile.dropout_factor, loaded.along_rows, loaded.along_columns))
+    sums = loaded.add_product(sums * spread(shrink, sums.shape), kept.astype(v.dtype), v)
     return highest, total * shrink + weights.sum(1), sums
 
 
@@ -178,7 +183,8 @@ def _query_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
     scores = loaded.content.scores(product(q, k))
     logits, raw = lowered(tile.logits, scores, loaded.bias, queries, loaded.along_columns)
     # Weights are computed again from the log-normaliser: the table of weights is never in memory.
-    d_logits = jnp.exp(logits - lse) * (product(d_out, v) - delta)
+    factor = lowered(tile.dropout_factor, queries, loaded.along_columns)
+    d_logits = jnp.exp(logits - lse) * (drop(product(d_out, v), factor) - delta)
     d_temperature = []
     if queries.temperature is not None:
         d_temperature = [d_logits * raw]
@@ -198,9 +204,9 @@ def _key_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
     (dk, dv), d_key = state
     scores = loaded.content.scores(product(k, q))
     logits, _ = lowered(tile.logits, scores, loaded.bias, queries, loaded.along_rows)
-    weights = jnp.exp(logits - lse)
-    dv = loaded.add_product(dv, weights.astype(d_out.dtype), d_out)
-    d_logits = weights * (product(v, d_out) - delta)
+    weights, factor = jnp.exp(logits - lse), lowered(tile.dropout_factor, queries, loaded.along_rows)
+    dv = loaded.add_product(dv, drop(weights, factor).astype(d_out.dtype), d_out)
+    d_logits = weights * (drop(product(v, d_out), factor) - delta)
     if queries.temperature is not None:
         d_logits = d_logits * queries.temperature
     if d_key:

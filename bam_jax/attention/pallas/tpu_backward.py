@@ -14,6 +14,7 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array
 
 from bam_jax.attention.logits import tile
+from bam_jax.attention.logits.dropout import drop
 from bam_jax.attention.pallas import tpu_strips
 from bam_jax.attention.pallas.tpu_forward import bias_of_piece
 from bam_jax.attention.pallas.tpu_grid import GridStep
@@ -70,7 +71,7 @@ def query_kernel(
             keys = along_sublanes(take_piece(step.keys, piece))
             scores = step.content.scores(multiply(k[:, piece], held.q, 0, 0))  # [keys, queries]
             logits, raw = tile.logits(scores, bias_of_piece(bias, piece), queries, keys)
-            d_weights = multiply(v[:, piece], held.d_out, 0, 0)
+            d_weights = drop(multiply(v[:, piece], held.d_out, 0, 0), tile.dropout_factor(queries, keys))
             d_logits = jnp.exp(logits - held.lse[...]) * (d_weights - held.delta[...])
             d_temperature = []
             if queries.temperature is not None:
@@ -123,9 +124,9 @@ def key_kernel(
             queries, lse, delta = along_sublanes((take_piece(step.queries, piece), some.lse, some.delta))
             scores = step.content.scores(multiply(some.q, k, 0, 0))  # [queries, keys]
             logits, _ = tile.logits(scores, bias_of_piece(bias, piece), queries, keys)
-            weights = jnp.exp(logits - lse)
-            d_v[...] += multiply(some.d_out, weights, 1, 0)
-            d_logits = weights * (multiply(some.d_out, v, 0, 0) - delta)
+            weights, factor = jnp.exp(logits - lse), tile.dropout_factor(queries, keys)
+            d_v[...] += multiply(some.d_out, drop(weights, factor), 1, 0)
+            d_logits = weights * (drop(multiply(some.d_out, v, 0, 0), factor) - delta)
             if queries.temperature is not None:
                 d_logits = d_logits * queries.temperature
             d_k[...] += multiply(some.q, step.content.d_scaled(d_logits, scores), 1, 0)

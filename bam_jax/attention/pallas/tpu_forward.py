@@ -13,6 +13,7 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
 from bam_jax.attention.logits import tile
+from bam_jax.attention.logits.dropout import drop
 from bam_jax.attention.logits.merge import deal_blocks, merge
 from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Scoring
 from bam_jax.attention.logits.skipping import Runs, Tiling
@@ -54,6 +55,7 @@ def forward_kernel(step: GridStep, q: Any, k: Any, v: Any, outputs: Any, top: An
             # What was summed so far is relative to the old maximum. No exponent is ever above 1, and none overflows.
             shrink = jnp.exp(top[...] - highest)
             total[...] = total[...] * shrink + weights.sum(0, keepdims=True)
+            weights = drop(weights, tile.dropout_factor(queries, keys))
             sums[...] = sums[...] * shrink + multiply(v[:, piece], weights, 1, 0)
             top[...] = highest
 
@@ -165,6 +167,7 @@ def decode_kernel(
         weights = jnp.exp(logits - highest)
         shrink = jnp.exp(top[...] - highest)  # of what is relative to the old maximum; see `forward_kernel`
         total[...] = total[...] * shrink + weights.sum(1, keepdims=True)
+        weights = drop(weights, tile.dropout_factor(queries, keys))
         sums[...] = sums[...] * shrink[:, 0][None] + multiply(whole, weights, 1, 1)
         top[...] = highest
 

@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 from bam_jax import biases
-from bam_jax.attention import EMPTY, Mask, Scoring, Tiling, Tokens, Unsupported, attention
+from bam_jax.attention import EMPTY, Dropout, Mask, Scoring, Tiling, Tokens, Unsupported, attention
 from bam_jax.attention.pallas import gpu
 from bam_jax.config import Config, ModelConfig
 from bam_jax.models import transformer
@@ -97,6 +97,15 @@ def test_every_bias_compiles_for_an_h100(name, packed):
     for f, shapes in gpu_static.kernels(*arguments).values():
         with jax.enable_x64(name == "ggd"):
             assert gpu_static.compile_for_h100(f, *shapes).as_text().count('custom_call_target="mosaic_gpu') == 1
+
+
+@needs_compiler
+def test_dropout_compiles_for_an_h100():
+    q, k, v, whole = gpu_static.operand_shapes("ggd", 128, length=300)
+    seeds = jax.ShapeDtypeStruct((q.shape[0], q.shape[2]), jnp.uint32)
+    dropping = dataclasses.replace(whole, dropout=Dropout(0.1, seeds))
+    for f, shapes in gpu_static.kernels(q, k, v, dropping).values():
+        assert gpu_static.compile_for_h100(f, *shapes).as_text().count('custom_call_target="mosaic_gpu') == 1
 
 
 @needs_compiler

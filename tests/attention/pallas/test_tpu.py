@@ -14,7 +14,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bam_jax import biases
-from bam_jax.attention import EMPTY, Cache, Mask, Scoring, Tiling, Tokens, Unsupported, attention, op
+from bam_jax.attention import EMPTY, Cache, Dropout, Mask, Scoring, Tiling, Tokens, Unsupported, attention, op
 from bam_jax.attention.pallas import tpu_grid
 from benchmarks.tpu_static import CHIPS, compile_for
 from tests.attention.common import BIASES, SUMS, Cauchy, H, Odd, close, drawn, full, normals, slopes
@@ -83,6 +83,15 @@ def test_every_bias_compiles(chip, name):
     mask = Mask(window=200) if name == "ggd" else Mask(causal=name != "t5_bidirectional")
     small = functools.partial(gradients, tiling=Tiling(block_q=128, block_k=128))
     assert kernels_of(compiled(chip, small, *operands(name, 300, 48, mask=mask)).as_text()) == 3
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_dropout_compiles(chip):
+    seed = jax.ShapeDtypeStruct((), jnp.uint32)
+    dropping = lambda *x: (*x[:3], dataclasses.replace(x[3], dropout=Dropout(0.1, seed)))
+    assert kernels_of(compiled(chip, gradients, *dropping(*operands("ggd", 300, 48))).as_text()) == 3
+    one = dropping(*operands("ggd", 1, packed=False, slots=8192))
+    assert compiled(chip, functools.partial(attention, backend="pallas_tpu"), *one)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
