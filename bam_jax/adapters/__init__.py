@@ -1,5 +1,5 @@
 """Attention with a positional bias inside other libraries' modules."""
 
-from bam_jax.adapters.flax_modules import EncodedAttention, PriorAttention, attention_fn
+from bam_jax.adapters.flax_modules import EncodedAttention, LinenPriorAttention, PriorAttention, attention_fn
 
-__all__ = ["EncodedAttention", "PriorAttention", "attention_fn"]
+__all__ = ["EncodedAttention", "LinenPriorAttention", "PriorAttention", "attention_fn"]

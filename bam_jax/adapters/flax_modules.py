@@ -10,6 +10,11 @@ A prior that is learned, whose parameters become parameters of the NNX module:
     prior = encodings.BAM(encodings.Dims(heads, width, context), rngs=rngs)
     nnx.MultiHeadAttention(..., attention_fn=PriorAttention(prior, Mask(causal=True)), rngs=rngs)
 
+The same in linen, where the arrays of the bias become parameters:
+
+    prior = lambda key: biases.GeneralisedGaussian(jnp.linspace(-1.0, 1.0, heads), jnp.zeros(heads), jnp.zeros(heads))
+    nn.MultiHeadDotProductAttention(heads, attention_fn=LinenPriorAttention(prior, Mask(causal=True)))
+
 An encoding that reads the layer's input or turns queries and keys, such as CABLE and RoPE, inside a layer of one's own:
 
     self.attend = EncodedAttention("cable", encodings.Dims(heads, width, context), rngs=rngs)
@@ -17,14 +22,17 @@ An encoding that reads the layer's input or turns queries and keys, such as CABL
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from bam_jax.attention import EMPTY, Mask, Scoring, Tiling, Tokens, Unsupported, attention
+from bam_jax.attention import EMPTY, Dropout, Mask, Scoring, Tiling, Tokens, Unsupported, attention
 from bam_jax.biases import Bias
 from bam_jax.encodings import Dims, Encoding, spec
 
@@ -45,6 +53,9 @@ def attention_fn(
     would take O(T S) memory. A mask of keys alone, [..., 1, 1, S], is taken: it hides padding, and a row that sees no key
     gives 0. In decode mode it shows the slots of the cache that are written, and the query stands at the last one.
 
+    Dropout of weights is that of the module: `dropout_rate`, `deterministic`, and random numbers from its stream "dropout". As
+    there, rows and heads drop the same weights unless `broadcast_dropout=False`. See `attention.Dropout`.
+
     Args:
         bias: a bias of positions, with parameters [H] or [H, n]; gradients flow to wherever they come from.
         mask: causality and window.
@@ -53,7 +64,7 @@ def attention_fn(
 
     Returns:
         A function of queries [..., T, H, D], keys and values [..., S, K, D] and what Flax adds to them. It raises Unsupported
-        where that cannot be honoured: dropout, a dense mask or bias, sown weights, a precision, einsums or positions of one's
+        where that cannot be honoured: a dense mask or bias, sown weights, a precision, einsums or positions of one's
         own, T queries among another number of keys unless it is one that a mask of keys places.
 
     Source: the arguments that flax 0.12's modules pass.
@@ -146,6 +157,8 @@ class EncodedAttention(nnx.Module):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Attention:
+    """The function that `attention_fn` makes."""
+
     bias: Bias
     mask: Mask
     segments: Array | None
@@ -176,7 +189,6 @@ class _Attention:
     ) -> Array:
         unsupported = {
             "bias": bias is not None,
-            "dropout_rate": dropout_rate > 0 and not deterministic,
             "precision": precision is not None,
             "sow_weights": module is not None,
             "qk_attn_weights_einsum": qk_attn_weights_einsum is not None,
@@ -197,9 +209,54 @@ class _Attention:
                 )
             queries, keys = (dataclasses.replace(side, segment=self.segments) for side in (queries, keys))
         own = dataclasses.replace(self.mask, causal=self.mask.causal or is_causal)
-        scoring = Scoring(self.bias, queries, keys, mask=own)
+        dropout = None
+        if not deterministic:
+            dropout = _dropout(dropout_rate, dropout_rng, broadcast_dropout, q.shape[0], q.shape[2])
+        scoring = Scoring(self.bias, queries, keys, mask=own, dropout=dropout)
         out = attention(q, k, v, scoring, backend=self.backend, tiling=self.tiling)
         return out.reshape(query.shape)
+
+
+class LinenPriorAttention(nn.Module):
+    """The `attention_fn` of `flax.linen.MultiHeadDotProductAttention` with a prior that is learned; see `attention_fn`.
+
+    Each array of the bias is a parameter under the name of its field. To keep one fixed, mask it in the optimiser.
+
+    Args:
+        prior: (key) -> the bias with its initial parameters, [H] or [H, n]: an initializer, which may ignore the key.
+        mask, backend, tiling: see `attention_fn`.
+
+    Example:
+      >>> from bam_jax import biases
+      >>> attend = LinenPriorAttention(lambda key: biases.ALiBi(jnp.ones(2)), Mask(causal=True))
+      >>> layer = nn.MultiHeadDotProductAttention(num_heads=2, attention_fn=attend)
+      >>> variables = layer.init(jax.random.key(0), jnp.ones((1, 4, 6)))
+      >>> variables["params"]["attention_fn"]["slope"].shape
+      (2,)
+    """
+
+    prior: Callable[[Array], Bias]
+    mask: Mask
+    backend: str = "auto"
+    tiling: Tiling | None = None
+
+    @nn.compact
+    @functools.wraps(_Attention.__call__)  # whose signature tells linen what to pass
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        initial = lambda key, path: dict(jax.tree.leaves_with_path(self.prior(key)))[path]
+        of = lambda path, _: self.param(path[-1].name, initial, path)
+        bias = jax.tree.map_with_path(of, jax.eval_shape(self.prior, jax.random.key(0)))
+        attend = attention_fn(bias, self.mask, backend=self.backend, tiling=self.tiling)
+        return attend(*arguments, **options)
+
+
+def _dropout(rate: float, key: Any, broadcast: bool, batch: int, heads: int) -> Dropout:
+    """Dropout by a key of Flax's, which all rows and heads share if it is broadcast."""
+    if rate == 0 or key is None:
+        return Dropout(rate)
+    seed = jax.random.bits(key)
+    # In `jax.shard_map` a key differs between devices where the caller has it so, as in Flax's own modules.
+    return Dropout(rate, jnp.broadcast_to(seed, (batch, heads)) if broadcast else seed).per_head(batch, heads)
 
 
 def _tokens(q: Array, k: Array, batch: tuple[int, ...], mask: Array | None) -> tuple[Tokens, Tokens]:

@@ -1,5 +1,6 @@
 """The adapters inside Flax's own modules, against the same modules with the bias as a dense table."""
 
+import dataclasses
 import functools
 
 import flax.linen as nn
@@ -10,8 +11,8 @@ import pytest
 from flax import nnx
 
 from bam_jax import biases, encodings
-from bam_jax.adapters import EncodedAttention, PriorAttention, attention_fn
-from bam_jax.attention import Mask, Scoring, Tokens, Unsupported, document_count
+from bam_jax.adapters import EncodedAttention, LinenPriorAttention, PriorAttention, attention_fn
+from bam_jax.attention import Dropout, Mask, Scoring, Tokens, Unsupported, document_count
 from bam_jax.attention.logits.mask import visible
 from bam_jax.attention.logits.scoring import HIDDEN, bias_table
 from bam_jax.config import Config, ModelConfig
@@ -140,7 +141,6 @@ def test_what_flax_may_ask_is_given_or_refused(x):
     make = functools.partial(nnx.MultiHeadAttention, H, E, decode=False, attention_fn=attention_fn(prior(), CAUSAL))
     layer = make(rngs=nnx.Rngs(0))
     refused = {
-        "dropout_rate": lambda: make(dropout_rate=0.1, deterministic=False, rngs=nnx.Rngs(0))(x),
         "precision": lambda: make(precision="highest", rngs=nnx.Rngs(0))(x),
         "sow_weights": lambda: layer(x, sow_weights=True),
         "input_positions": lambda: layer(x, input_positions=jnp.arange(T)),
@@ -155,7 +155,92 @@ def test_what_flax_may_ask_is_given_or_refused(x):
     linen = nn.MultiHeadDotProductAttention(H, attention_fn=attention_fn(prior(), CAUSAL))
     with pytest.raises(Unsupported, match="sow_weights"):
         linen.init(jax.random.key(0), x, sow_weights=True)
-    assert make(dropout_rate=0.1, deterministic=True, rngs=nnx.Rngs(0))(x).shape == x.shape
+    dropping = dataclasses.replace(linen, dropout_rate=1.5, deterministic=False)
+    with pytest.raises(ValueError, match="dropout's rate is a number of Python's from 0 to below 1, got 1.5"):
+        dropping.init(jax.random.key(0), x)
+
+
+def dense_dropping(key, broadcast, rate=0.4):
+    """Flax's own attention with the prior as a table and the mask of `Dropout` for this key."""
+
+    def attend(query, key_, value, **_):
+        at, seed = Tokens(jnp.arange(T)[None]), jax.random.bits(key)
+        table = bias_table(Scoring(prior(), at, at), jnp.float32)
+        weights = nn.dot_product_attention_weights(query, key_, bias=table + jnp.where(jnp.tri(T), 0, HIDDEN))
+        seeds = jnp.broadcast_to(seed, (B, H)) if broadcast else seed
+        factor = Dropout(rate, seeds).per_head(B, H).factor(at, at, jnp.float32)
+        return jnp.einsum("bhts,bshd->bthd", weights * factor, value)
+
+    return attend
+
+
+@pytest.mark.parametrize("kind", ["linen", "nnx"])
+@pytest.mark.parametrize("broadcast", [True, False])
+def test_dropout_is_that_of_the_modules_stream(x, kind, broadcast):
+    options = {"dropout_rate": 0.4, "broadcast_dropout": broadcast}
+    key = jax.random.key(7)
+    if kind == "linen":
+        make = functools.partial(nn.MultiHeadDotProductAttention, H, **options)
+        layer = make(attention_fn=LinenPriorAttention(lambda _: prior(), CAUSAL))
+        state = layer.init(jax.random.key(0), x, deterministic=True)
+        run = lambda key: layer.apply(state, x, deterministic=False, rngs={"dropout": key})
+        used = layer.apply(state, method=lambda self: self.make_rng("dropout"), rngs={"dropout": key})
+        plain = {"params": {name: own for name, own in state["params"].items() if name != "attention_fn"}}
+        like = lambda attend: make(attention_fn=attend).apply(plain, x, deterministic=True)
+        still, again = layer.apply(state, x, deterministic=True), run(key)
+    else:
+        make = functools.partial(nnx.MultiHeadAttention, H, E, decode=False, **options)
+        run = lambda key: make(attention_fn=attention_fn(prior(), CAUSAL), rngs=nnx.Rngs(0, dropout=key))(
+            x, deterministic=False
+        )
+        used = nnx.Rngs(dropout=key).dropout.fork()()
+        like = lambda attend: make(attention_fn=attend, rngs=nnx.Rngs(0))(x, deterministic=True)
+        still = make(attention_fn=attention_fn(prior(), CAUSAL), rngs=nnx.Rngs(0))(x, deterministic=True)
+        again = run(key)
+    close(run(key), like(dense_dropping(used, broadcast)))
+    np.testing.assert_array_equal(run(key), again)
+    close(still, like(dense(prior(), CAUSAL)))
+    assert jnp.abs(run(jax.random.key(8)) - again).max() > 1e-2
+
+
+def test_a_linen_prior_is_learned(x):
+    make = functools.partial(nn.MultiHeadDotProductAttention, H)
+    layer = make(attention_fn=LinenPriorAttention(lambda _: prior(), CAUSAL))
+    state = layer.init(jax.random.key(0), x)["params"]
+    others = {name: own for name, own in state.items() if name != "attention_fn"}
+    loss = lambda layer, params: jnp.sum(jnp.sin(layer.apply({"params": params}, x)))
+    of_table = lambda bias, others: loss(make(attention_fn=dense(bias, CAUSAL)), others)
+    d_bias, expected = jax.jit(jax.grad(of_table, (0, 1)))(prior(), others)
+    made = jax.jit(jax.grad(functools.partial(loss, layer)))(state)
+    close(made.pop("attention_fn"), {name: getattr(d_bias, name) for name in ("shape", "log_scale", "loc")})
+    for of_keys in (made["key"].pop("bias"), expected["key"].pop("bias")):  # it moves all logits of a row alike
+        np.testing.assert_allclose(of_keys, 0, atol=1e-5)
+    close(made, expected)
+
+
+@pytest.mark.full
+def test_a_linen_prior_in_lifted_transformations(x):
+    """Two layers, scanned, jitted and recomputed, each with a prior and random numbers of its own."""
+
+    class Layer(nn.Module):
+        @nn.compact
+        def __call__(self, x, _):
+            draw = lambda key: biases.ALiBi(jax.random.uniform(key, (H,)))
+            attend = LinenPriorAttention(draw, CAUSAL)
+            made = nn.remat(nn.jit(nn.MultiHeadDotProductAttention))(
+                H, attention_fn=attend, dropout_rate=0.4, deterministic=False, name="attention"
+            )
+            return made(x), made(x)
+
+    streams = {"params": True, "dropout": True}
+    layers = nn.scan(Layer, variable_axes={"params": 0}, split_rngs=streams, length=2)()
+    state = layers.init({"params": jax.random.key(0), "dropout": jax.random.key(1)}, x, None)
+    run = lambda state: layers.apply(state, x, None, rngs={"dropout": jax.random.key(2)})[1]
+    first, second = run(state)
+    of_prior = lambda state: state["params"]["LinenPriorAttention_0"]["slope"]
+    slopes, slope = of_prior(state), of_prior(jax.grad(lambda state: run(state)[1].sum())(state))
+    assert slope.shape == slopes.shape == (2, H) and jnp.abs(slope).min() > 0
+    assert jnp.abs(slopes[0] - slopes[1]).min() > 0 and jnp.abs(first - second).min() > 0
 
 
 def test_a_prior_is_a_bias_and_nothing_else():
