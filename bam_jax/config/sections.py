@@ -69,6 +69,9 @@ class ModelConfig(ConfigSection):
     """A logit of each head, trained, of one key more whose value is 0 (gpt-oss; Xiao et al. 2024)."""
     soft_cap: float = younger(0.0)
     """c of c tanh(score / c), below which scores of queries and keys stay (Gemma 2, where it is 50); 0: none."""
+    attention_dropout: float = younger(0.0)
+    """Share of the attention weights that training drops (`bam_jax.attention.Dropout`); never in evaluation. Not with the task
+    triplets."""
     tied: bool = younger(False)
     """The head is the transposed embedding, as it always is in gpt2 and bert."""
     qkv_bias: bool = younger(False)
@@ -80,6 +83,7 @@ class ModelConfig(ConfigSection):
         self.above(1, "layers", "width", "heads", "hidden")
         self.above(0, "kv_heads", "vocab", "soft_cap", "norm_epsilon")
         self.below(2**16, "layers", "heads")  # of each, something is listed
+        self.require("attention_dropout", 0 <= self.attention_dropout < 1, "at least 0 and below 1")
         self.known("family", FAMILIES)
         self.known("dtype", DTYPES)
         self.require("heads", self.width % self.heads == 0, f"a divisor of the width {self.width}")
@@ -372,6 +376,8 @@ class Config(ConfigSection):
         self.above(1, "context", "batch", "steps", "log_every", "checkpoint_every", "eval_tokens")
         self.below(COUNT, "context", "batch", "steps")
         self.within(0, 2**32 - 1, "seed")
+        if self.data.contrastive:  # each micro-batch is embedded twice, to the same embeddings
+            self.model.require("attention_dropout", not self.model.attention_dropout, "0 for the task 'triplets'")
         masked = [name for name, (_, part) in self.data.parts().items() if part.task == "masked"]
         if masked and self.model.causal:
             raise UserError("config.data.task='masked' needs an encoder; set --config.model.causal=False")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from bam_jax.attention import EMPTY, Cache, Mask, Scoring, Tiling, Tokens
+from bam_jax.attention import EMPTY, Cache, Dropout, Mask, Scoring, Tiling, Tokens
 from bam_jax.config import ModelConfig
 from bam_jax.encodings import Dims, Encoding, Spec
 from bam_jax.models import per_device
@@ -57,6 +57,8 @@ class Attention(nnx.Module):
         )
         self.sink_logits = nnx.Param(jnp.zeros(self.heads)) if config.sinks else None
         self.soft_cap = config.soft_cap or None
+        self.dropout_rate = config.attention_dropout
+        self.dropout_seed: nnx.Variable | None = nnx.data(None)  # see `Decoder.drop_weights`
         self.tiling, self.backend = Tiling(), "auto"
 
     @property
@@ -119,6 +121,7 @@ class Attention(nnx.Module):
             rowwise=self.encoding.rowwise(),
             soft_cap=self.soft_cap,
             sink_logits=None if self.sink_logits is None else self.sink_logits[...],
+            dropout=None if self.dropout_seed is None else Dropout(self.dropout_rate, self.dropout_seed[...]),
         )
         return q, k.astype(q.dtype), v.astype(q.dtype), scoring, cache
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Key
 
 from bam_jax.attention import Cache, Mask, Scoring, Tokens, UniqueKeys, document_count
 from bam_jax.config import Config, ModelConfig
@@ -154,6 +154,12 @@ class Decoder(nnx.Module):
         if isinstance(self.layers, Block):
             return [self.layers]
         return [self.layers[name] for name in sorted(self.layers, key=int)]
+
+    def drop_weights(self, key: Key[Array, ""]) -> None:
+        """From now on drop attention weights at the rate `config.attention_dropout`, in each layer others: for training alone."""
+        for n, stack in enumerate(self.stacks()):
+            layers = sum(self.stack_of[place] == n for place, _ in self.order())
+            stack.attention.dropout_seed = nnx.Variable(jax.random.bits(jax.random.fold_in(key, n), (layers,)))
 
     def order(self) -> Iterator[tuple[int, int]]:
         """For each layer its place in the pattern, and its number in the stack of that."""

@@ -60,12 +60,12 @@ def known_positives(batch: dict[str, Array]) -> Bool[Array, "B 2*B"]:
 
 def make_gradient(
     graph: nnx.GraphDef, count: int, scale: float, cut: Callable[[Any], Any]
-) -> Callable[[Any, Any, dict[str, Array]], tuple[tuple[Array, ...], Any]]:
+) -> Callable[..., tuple[tuple[Array, ...], Any]]:
     """The function (params, frozen, batch) -> ((loss, accuracy), gradient) of a contrastive step.
 
     With several micro-batches (`count`) the gradient is cached, and the same: each micro-batch is embedded without a backward
     pass; the loss of all embeddings, which are small, gives the gradient with respect to them; each micro-batch is embedded
-    again, to the same embeddings since no model here has dropout, and takes its part of that back to the parameters.
+    again, to the same embeddings since nothing is dropped, and takes its part of that back to the parameters.
     """
 
     def embed(params: Any, frozen: Any, part: dict[str, Array]) -> Float[Array, "R 3 E"]:
@@ -75,7 +75,7 @@ def make_gradient(
         model: Decoder = nnx.merge(graph, params, frozen)
         return embed_texts(model, rows, length.reshape(-1)).reshape(*length.shape, -1)
 
-    def gradient_of(params: Any, frozen: Any, batch: dict[str, Array]) -> tuple[tuple[Array, ...], Any]:
+    def gradient_of(params: Any, frozen: Any, batch: dict[str, Array], _: None = None) -> tuple[tuple[Array, ...], Any]:
         excluded = known_positives(batch)
         if count == 1:
             loss = lambda params: ranking_loss(embed(params, frozen, batch), excluded, scale)

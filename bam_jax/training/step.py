@@ -84,7 +84,11 @@ def make_step(
     @functools.partial(jax.jit, donate_argnums=0, out_shardings=None if shardings is None else (shardings, None))
     def step(state: State, batch: dict[str, Any]) -> tuple[State, jax.Array]:
         params, frozen = state["model"]["params"], state["model"]["frozen"]
-        (loss, *others), gradient = gradient_of(params, frozen, batch)
+        key = None
+        if config.model.attention_dropout:  # others in every step, and the same where a run goes on
+            count = optax.tree.get_all_with_path(state["optimizer"], "count")[0][1]
+            key = jax.random.fold_in(jax.random.key(config.seed), count)
+        (loss, *others), gradient = gradient_of(params, frozen, batch, key)
         updates, moments = tx.update(gradient, state["optimizer"], params)
         model = {"params": optax.apply_updates(params, updates), "frozen": frozen}
         return {"model": model, "optimizer": moments}, jnp.stack([loss, optax.tree.norm(gradient), *others])
@@ -94,9 +98,10 @@ def make_step(
 
 def make_gradient(
     config: Config, graph: nnx.GraphDef, cut: Callable[[Any], Any] = lambda gradient: gradient
-) -> Callable[[Any, Any, dict[str, Any]], tuple[tuple[jax.Array, ...], Any]]:
-    """The function (params, frozen, batch) -> ((loss, ...), gradient) of the run's task.
+) -> Callable[..., tuple[tuple[jax.Array, ...], Any]]:
+    """The function (params, frozen, batch, key = None) -> ((loss, ...), gradient) of the run's task.
 
+    With a key, attention weights are dropped as the configuration says; without one, as in evaluation, none is.
     `cut` constrains a gradient to the shardings of the parameters. The loss of tokens is sum_n w_n nll_n / sum_n w_n over the
     whole batch, also when it is cut into micro-batches, whose gradients are added up.
     """
@@ -104,30 +109,35 @@ def make_gradient(
     if config.data.contrastive:
         return contrastive.make_gradient(graph, count, config.data.similarity_scale, cut)
 
-    def loss(params: Any, frozen: Any, part: dict[str, Any], weight: jax.Array) -> jax.Array:
+    def loss(params: Any, frozen: Any, part: dict[str, Any], weight: jax.Array, key: jax.Array | None) -> jax.Array:
         decoder = nnx.merge(graph, params, frozen)
+        if key is not None:
+            decoder.drop_weights(key)
         segment, position = [part[name] if name in part else None for name in ("segment", "position")]
         hidden, _ = decoder.hidden(part["tokens"], segment=segment, position=position)
         rows, kernel, bias = decoder.unembedding(hidden)
         total, _ = losses.sharded_cross_entropy(rows, kernel, bias, part["targets"], part["weights"])
         return total / weight
 
-    def gradient_of(params: Any, frozen: Any, batch: dict[str, Any]) -> tuple[tuple[jax.Array, ...], Any]:
+    def gradient_of(
+        params: Any, frozen: Any, batch: dict[str, Any], key: jax.Array | None = None
+    ) -> tuple[tuple[jax.Array, ...], Any]:
         # The weight of the whole batch, so that micro-batches of other weights add up to the same gradient. A batch of pads
         # alone teaches nothing, and must not divide by zero.
         weight = jnp.maximum(batch["weights"].sum(), 1e-6)
 
-        def value_and_gradient(part: dict[str, Any]) -> tuple[tuple[jax.Array, ...], Any]:
-            value, gradient = jax.value_and_grad(loss)(params, frozen, part, weight)
+        def value_and_gradient(part: dict[str, Any], key: jax.Array | None) -> tuple[tuple[jax.Array, ...], Any]:
+            value, gradient = jax.value_and_grad(loss)(params, frozen, part, weight, key)
             return (value,), cut(gradient)
 
-        def add(total: Any, part: dict[str, Any]) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, total, value_and_gradient(part)), None
+        def add(total: Any, part: tuple[dict[str, Any], jax.Array | None]) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, total, value_and_gradient(*part)), None
 
         if count == 1:
-            return value_and_gradient(batch)
+            return value_and_gradient(batch, key)
         zero = (jnp.zeros_like(weight),), cut(jax.tree.map(jnp.zeros_like, params))
-        total, _ = jax.lax.scan(add, zero, sharding.micro_batches(batch, count))
+        keys = None if key is None else jax.random.split(key, count)
+        total, _ = jax.lax.scan(add, zero, (sharding.micro_batches(batch, count), keys))
         return total
 
     return gradient_of

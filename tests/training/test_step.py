@@ -10,7 +10,8 @@ from flax import nnx
 from bam_jax import config as configs
 from bam_jax.models import transformer
 from bam_jax.models.layers import look_up
-from bam_jax.training.step import make_gradient
+from bam_jax.system.errors import UserError
+from bam_jax.training.step import define_training, make_gradient, make_step
 
 VOCAB, ROWS, CONTEXT = 64, 8, 512
 
@@ -69,6 +70,82 @@ def narrow_sums(jaxpr):
                 yield f"{name} of {summed} to {out}"
         for inner in jax.extend.core.jaxprs_in_params(equation.params):
             yield from narrow_sums(inner)
+
+
+def small(batch):
+    return {name: x[:2, :16] for name, x in batch.items()}
+
+
+@pytest.mark.parametrize(
+    "encoding", ["rope/bam", *(pytest.param(each, marks=pytest.mark.full) for each in ("bam", "rope:window=8/nope"))]
+)
+def test_weights_are_dropped_in_training_alone_and_in_each_layer_others(encoding):
+    """One loss of a stack that is scanned and of layers one by one, whatever the pattern."""
+    losses = {}
+    for scan, rate in ((True, 0.5), (False, 0.5), (True, 0.0)):
+        model = {"layers": 4, "scan": scan, "attention_dropout": rate}
+        gradient_of, (params, frozen, batch) = make("llama", encoding, "float32", **model)
+        loss = jax.jit(lambda *arguments, of=gradient_of: of(*arguments)[0][0])
+        keys = (None, *jax.random.split(jax.random.key(0))) if rate else (None,)
+        losses[scan, rate] = [loss(params, frozen, small(batch), key) for key in keys]
+    none, first, second = losses[True, 0.5]
+    assert none == losses[True, 0.0][0] and len({float(x) for x in (none, first, second)}) == 3
+    np.testing.assert_allclose(losses[False, 0.5], losses[True, 0.5], rtol=1e-5)
+
+    config = configs.from_dict({"encoding": encoding, "model": {"layers": 4, "attention_dropout": 0.5}})
+    decoder = transformer.build(config, vocab=VOCAB, rngs=nnx.Rngs(0))
+    scorings = lambda: [scoring for *_, scoring in decoder.scorings(jnp.ones((1, 4), int))]
+    assert all(scoring.dropout is None for scoring in scorings())
+    decoder.drop_weights(jax.random.key(0))
+    assert len({int(scoring.dropout.seed) for scoring in scorings()}) == 4
+
+
+def test_micro_batches_drop_other_weights():
+    key = jax.random.key(3)
+    sizes = {"layers": 1, "width": 8, "heads": 2, "hidden": 8, "vocab": VOCAB, "attention_dropout": 0.5}
+    of = lambda count: configs.from_dict({"batch": 2, "model": sizes, "optimizer": {"accumulate": count}})
+    graph, initialise, _ = define_training(of(1), VOCAB)
+    model = initialise()["model"]
+    text = np.random.default_rng(0).integers(0, VOCAB, (1, 17)).astype(np.int32)
+    row = {"tokens": text[:, :-1], "targets": text[:, 1:], "weights": np.ones((1, 16), np.float32)}
+    twice = jax.tree.map(lambda x: np.concatenate([x, x]), row)
+    loss = lambda count, *arguments: make_gradient(of(count), graph)(model["params"], model["frozen"], *arguments)[0][0]
+    one, other = (loss(1, row, each) for each in jax.random.split(key, 2))
+    assert abs(one - other) > 1e-4
+    np.testing.assert_allclose(loss(2, twice, key), (one + other) / 2, rtol=1e-6)
+
+
+def test_each_step_drops_other_weights():
+    """The rate of the first step is 0, so that the second has the same parameters."""
+    sizes = {"layers": 1, "width": 8, "heads": 2, "hidden": 8, "vocab": VOCAB, "attention_dropout": 0.5}
+    config = configs.from_dict({"model": sizes, "optimizer": {"warmup": 4}})
+    graph, initialise, tx = define_training(config, VOCAB)
+    text = np.random.default_rng(0).integers(0, VOCAB, (2, 17)).astype(np.int32)
+    batch = {"tokens": text[:, :-1], "targets": text[:, 1:], "weights": np.ones((2, 16), np.float32)}
+    step = make_step(config, graph, tx)
+
+    def losses():
+        state, first = step(initialise(), batch)
+        return first[0], step(state, batch)[1][0]
+
+    first, second = losses()
+    assert abs(first - second) > 1e-4 and losses() == (first, second)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"model": {"attention_dropout": 1.0}}, r"attention_dropout=1.0 must be at least 0 and below 1"),
+        ({"model": {"attention_dropout": float("nan")}}, r"attention_dropout=nan must be finite"),
+        (
+            {"model": {"attention_dropout": 0.1, "causal": False}, "data": {"task": "triplets"}},
+            "config.model.attention_dropout=0.1 must be 0 for the task 'triplets'",
+        ),
+    ],
+)
+def test_what_cannot_be_dropped_is_named(changes, says):
+    with pytest.raises(UserError, match=says):
+        configs.from_dict(changes)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
