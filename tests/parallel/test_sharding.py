@@ -288,7 +288,7 @@ def test_no_activations_are_gathered_where_texts_are_cut():
     assert "collective-permute" in text
 
 
-TODAY = "model.qk_norm=True model.gate=True model.sinks=True model.soft_cap=2"
+TODAY = "model.qk_norm=True model.gate=True model.sinks=True model.soft_cap=2 model.attention_dropout=0.3"
 
 
 @pytest.mark.full
