@@ -1,6 +1,7 @@
-"""RULER's needle-in-a-haystack tasks: what a model writes after their prompts, and how much of the answers is in it.
+"""RULER: what a model writes after the prompts of thirteen tasks, and how much of the answers is in it.
 
-Source: Hsieh et al. 2024; the measure and the 128 tokens from NVIDIA's code. BAM's tables have 50 samples a cell, RULER 500.
+Source: Hsieh et al. 2024; the measures and the numbers of tokens from NVIDIA's code. BAM's tables have 50 samples a cell, RULER
+500.
 """
 
 import dataclasses
@@ -14,16 +15,20 @@ import numpy as np
 
 from bam_jax.config import Config
 from bam_jax.data.sources.corpus import STDLIB
-from bam_jax.data.tasks.ruler import GENERATED, TASKS, Essays, Sample, Sampler, essays
+from bam_jax.data.tasks import ruler_questions
+from bam_jax.data.tasks.ruler import TASKS, Essays, Sample, Sampler, essays
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.evals import schema
 from bam_jax.evals.base import TaskEvaluation, option, prompt_seed
 from bam_jax.evals.plan import Plan, Results, SampleRange, Trained, Wanted, rows_within
 from bam_jax.models import generate, transformer
+from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Count, Line, Natural, Share
 
 CHUNK = 1024
 """Tokens of a prompt that are read at once."""
+ELEVEN = tuple(name for name, task in TASKS.items() if not task.asks_questions)
+"""The tasks that need no file of the user's."""
 
 
 class RulerRecord(schema.CellRecord):
@@ -33,23 +38,29 @@ class RulerRecord(schema.CellRecord):
     seed: Natural
     essays: NotRequired[Line]
     essays_hash: NotRequired[Line]
+    data: NotRequired[Line]
+    data_hash: NotRequired[Line]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ruler(TaskEvaluation):
-    """The share of RULER's answers that the model writes; lengths count the prompt and the 128 tokens that are written."""
+    """The share of RULER's answers that the model writes; lengths count the prompt and the tokens that are written."""
 
     name = "ruler"
     sample_noun = "samples"
     record = RulerRecord
-    identity = ("task", "seed", "essays", "essays_hash")
+    identity = ("task", "seed", "essays", "essays_hash", "data", "data_hash")
     figure = "task"
     known = TASKS
 
-    tasks: tuple[Line, ...] = option(tuple(TASKS), "of RULER, with commas (all eight)")
+    tasks: tuple[Line, ...] = option(ELEVEN, f"with commas, of {', '.join(TASKS)} (all but qa_1 and qa_2)")
     samples: Count = option(50, "of each task and length; RULER's own number is 500")
     essays: Line = option(
         STDLIB, "a file or folder of texts in which needles are hidden, or stdlib, Python's documentation"
+    )
+    squad: Line | None = option(None, "the file of SQuAD that qa_1 asks from, such as dev-v2.0.json")
+    hotpotqa: Line | None = option(
+        None, "the file of HotpotQA that qa_2 asks from, such as hotpot_dev_distractor_v1.json"
     )
     seed: Natural | None = option(None, "of the samples (the run's training seed)")
 
@@ -59,7 +70,14 @@ class Ruler(TaskEvaluation):
         if any(TASKS[task].haystack == "essay" for task in tasks):
             text = essays(self.essays)
         seed = prompt_seed(self.seed, trained.config)
-        make = Sampler(trained.tokenizer, text, seed)
+        questions = {}
+        for task in tasks:
+            if TASKS[task].asks_questions:
+                name, path = TASKS[task].haystack, self._file(task)
+                if path is None:
+                    raise UserError(f"{task} asks from a file of yours; give --{name}=FILE, or other --tasks")
+                questions[name] = ruler_questions.read(name, path, seed)
+        make = Sampler(trained.tokenizer, text, seed, questions)
         for length in self.lengths:
             trained.decoder.check_length(length - 1)  # the last token written is not read
         plans = []
@@ -69,6 +87,9 @@ class Ruler(TaskEvaluation):
             identity = {"task": task, "seed": seed}
             if TASKS[task].haystack == "essay":
                 identity |= {"essays": text.source, "essays_hash": text.hash}
+            if TASKS[task].asks_questions:
+                asked = questions[TASKS[task].haystack]
+                identity |= {"data": asked.source, "data_hash": asked.hash}
             wanted: Wanted = {(length, None): self.samples for length in self.lengths}
             plans.append(Plan(identity, wanted, functools.partial(measure, trained, make=make, task=task)))
         return plans
@@ -81,7 +102,11 @@ class Ruler(TaskEvaluation):
 
     def required(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
         essays = {"essays": self.essays} if "essays" in record else {}  # only of tasks in essays
-        return {"seed": prompt_seed(self.seed, config)} | essays
+        data = {"data": self._file(record["task"])} if "data" in record else {}  # only of questions
+        return {"seed": prompt_seed(self.seed, config)} | essays | data
+
+    def _file(self, task: str) -> str | None:
+        return {"qa_1": self.squad, "qa_2": self.hotpotqa}.get(task)
 
 
 def string_match_all(written: str, answers: Sequence[str]) -> float:
@@ -93,30 +118,42 @@ def string_match_all(written: str, answers: Sequence[str]) -> float:
     return sum(answer.lower() in written.lower() for answer in answers) / len(answers)
 
 
+def string_match_part(written: str, answers: Sequence[str]) -> float:
+    """1.0 if any of the answers stands in a text, whatever the case of letters, else 0.0.
+
+    >>> string_match_part(" Paris, France.", ["paris", "Lutetia"])
+    1.0
+    """
+    return float(any(answer.lower() in written.lower() for answer in answers))
+
+
 def write(
-    decoder: transformer.Decoder, tokenizer: Tokenizer, samples: Sequence[Sample], *, slots: int, rows: int
+    decoder: transformer.Decoder, tokenizer: Tokenizer, samples: Sequence[Sample], *, slots: int, count: int, rows: int
 ) -> list[str]:
-    """Writes after prompts: the most likely token 128 times, up to the end of the document."""
+    """Writes after prompts: the most likely token `count` times, up to the end of the document."""
     tokens, lengths = np.zeros((rows, slots), np.int32), np.ones(rows, np.int32)
     for row, sample in enumerate(samples):
         lengths[row] = len(sample.tokens)
         tokens[row, slots - lengths[row] :] = sample.tokens
-    ids = generate.greedy(decoder, jnp.asarray(tokens), GENERATED, lengths=jnp.asarray(lengths), chunk=CHUNK)
+    ids = generate.greedy(decoder, jnp.asarray(tokens), count, lengths=jnp.asarray(lengths), chunk=CHUNK)
     ended = (itertools.takewhile(lambda token: token != tokenizer.eos, row) for row in ids[: len(samples)].tolist())
     return [tokenizer.decode(np.array(list(row), np.int32)) for row in ended]
 
 
 def measure(trained: Trained, todo: Sequence[SampleRange], *, make: Sampler, task: str) -> Results:
+    count = TASKS[task].generated
+    score = string_match_part if TASKS[task].asks_questions else string_match_all
     for samples in sorted(todo):
         rows = min(samples.n, rows_within(trained.memory, samples.length, trained.config.model, cached=True))
         found: list[tuple[int, tuple[str, ...], str]] = []
         for numbers in itertools.batched(range(samples.first, samples.stop), rows):
             prompts = [make(task, samples.length, number) for number in numbers]
-            written = write(trained.decoder, trained.tokenizer, prompts, slots=samples.length - GENERATED, rows=rows)
+            slots = samples.length - count
+            written = write(trained.decoder, trained.tokenizer, prompts, slots=slots, count=count, rows=rows)
             found += [(len(s.tokens), s.answers, text) for s, text in zip(prompts, written, strict=True)]
         lengths, answers, texts = zip(*found, strict=True)
         result = {
-            "value": float(np.mean([*map(string_match_all, texts, answers)])),
+            "value": float(np.mean([*map(score, texts, answers)])),
             "unit": "accuracy",
             "tokens": float(np.mean(lengths)),
             "example": {"answers": answers[0], "written": texts[0]},

@@ -9,7 +9,7 @@ import zstandard
 
 from bam_jax.data.prepared.shards import open_split
 from bam_jax.data.sources.corpus import read_texts
-from bam_jax.data.tasks import ruler
+from bam_jax.data.tasks import ruler, ruler_words
 from bam_jax.data.tokenizers import tokenizer
 from bam_jax.system.errors import UserError
 
@@ -33,6 +33,6 @@ def test_what_to_install(monkeypatch, tmp_path, prepared, package, extra, use):
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     (tmp_path / "a.txt.zst").write_bytes(zstandard.compress(b"x"))
     monkeypatch.setitem(sys.modules, package, None)
-    ruler._words.cache_clear()
+    ruler_words._words.cache_clear()
     with pytest.raises(UserError, match=re.escape(f"needs the package {package}: pip install '.[{extra}]'")):
         use(tmp_path)

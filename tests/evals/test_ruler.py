@@ -1,5 +1,7 @@
 """RULER, measured on models that are known to find the needles, or not."""
 
+import dataclasses
+import json
 import re
 import types
 
@@ -20,6 +22,7 @@ from bam_jax.system.errors import UserError
 
 BYTE = ByteTokenizer()
 LENGTH = 1300
+NEEDLES = [task for task in data.TASKS if task.startswith("niah")]
 
 
 def copied(text):
@@ -93,10 +96,10 @@ def scores(found):
 
 
 def test_who_copies_the_needles_finds_them_all():
-    found = measure(Stub(copied), data.TASKS)
-    assert scores(found) == {task: [1.0] for task in data.TASKS}
+    found = measure(Stub(copied), NEEDLES)
+    assert scores(found) == {task: [1.0] for task in NEEDLES}
     (result,) = found["niah_multivalue"].values()
-    assert 0.9 * LENGTH < result["tokens"] + data.GENERATED <= LENGTH
+    assert 0.9 * LENGTH < result["tokens"] + 128 <= LENGTH
     assert len(result["example"]["answers"]) == 4
     assert set(re.findall(r"\d+", result["example"]["written"])) == set(result["example"]["answers"])
 
@@ -153,3 +156,58 @@ def test_a_task_of_essays_says_which(tmp_path):
     assert noise.wanted == essay.wanted == {(1024, None): 9, (2048, None): 9}
     (own,) = Ruler((1024,), tasks=("niah_single_1",)).plans(trained)
     assert own.identity["seed"] == 5
+
+
+def squad(folder, answers=("the Seine", "Seine")):
+    """A file of two articles, of which only one is asked about."""
+    asked = {"question": "Which river?", "answers": [{"text": text} for text in answers]}
+    paragraph = lambda text, *qas: {"context": text, "qas": list(qas)}
+    articles = [
+        {"title": "Paris", "paragraphs": [paragraph("Paris lies on the Seine.", asked), paragraph("Paris is old.")]},
+        {"title": "Oslo", "paragraphs": [paragraph("Oslo is cold.")]},
+    ]
+    (folder / "squad.json").write_text(json.dumps({"data": articles}))
+    return str(folder / "squad.json")
+
+
+@pytest.mark.parametrize(
+    ("task", "written", "value", "count"),
+    [
+        ("qa_1", lambda answers: " seine it is", 1.0, 32),  # any one of the answers, whatever its case
+        ("qa_1", lambda answers: " Rhine", 0.0, 32),
+        ("vt", lambda answers: " ".join(answers[:2]).lower(), 0.4, 30),  # the share of them all
+        ("cwe", lambda answers: ", ".join(answers), 1.0, 120),
+        ("fwe", lambda answers: answers[0], 1 / 3, 50),
+    ],
+)
+def test_questions_want_one_answer_and_the_others_all(monkeypatch, tmp_path, task, written, value, count):
+    said = {}
+
+    def write(decoder, tokenizer, samples, **sizes):
+        said.update(sizes)
+        return [written(sample.answers) for sample in samples]
+
+    monkeypatch.setattr(ruler, "write", write)
+    stub = Stub(copied)
+    trained = Trained(stub, BYTE, Config(model=stub.config), lambda: np.zeros(0, np.int32), 2.0**30)
+    (plan,) = Ruler((9000,), tasks=(task,), samples=2, squad=squad(tmp_path)).plans(trained)
+    ((_, result),) = plan.measure([SampleRange(9000, None, 0, 2)])
+    assert result["value"] == pytest.approx(value, abs=0.01)
+    assert said["count"] == count and said["slots"] == 9000 - count
+    assert 0.8 * 9000 < result["tokens"] + count <= 9000
+
+
+def test_questions_name_their_file_and_are_not_asked_without_one(tmp_path):
+    trained = types.SimpleNamespace(tokenizer=BYTE, decoder=Stub(copied), config=Config(seed=5))
+    path = squad(tmp_path)
+    asked = Ruler((4096,), tasks=("qa_1",), squad=path)
+    (plan,) = asked.plans(trained)
+    record = {"eval": "ruler", "overrides": {}, **plan.identity}
+    assert record["data"] == path and asked.asks(record, trained.config, {})
+    assert not dataclasses.replace(asked, squad="other.json").asks(record, trained.config, {})
+    squad(tmp_path, ["Loire"])
+    assert asked.plans(trained)[0].identity["data_hash"] != record["data_hash"]
+    assert not {"qa_1", "qa_2"} & {*Ruler((4096,)).tasks} and len(Ruler((4096,)).tasks) == 11
+    for task, option in {"qa_1": "squad", "qa_2": "hotpotqa"}.items():
+        with pytest.raises(UserError, match=f"{task} asks from a file of yours; give --{option}=FILE"):
+            Ruler((4096,), tasks=(task,)).plans(trained)

@@ -1,6 +1,7 @@
-"""RULER's eight needle-in-a-haystack tasks: magic numbers or UUIDs hidden in a text, asked for at its end.
+"""RULER's thirteen tasks: the eight of needles in haystacks, made here, and those of `ruler_words` and `ruler_questions`.
 
-A sample has the words, depths and sizes of RULER's own generator. Four things differ:
+Needles are magic numbers or UUIDs hidden in a text and asked for at its end. A sample has the words, depths and sizes of RULER's
+own generator. Four things differ:
 
 - Each sample has random numbers of its own.
 - Haystacks below RULER's smallest (500 words, or 5 or 25 sentences) get smaller still, down to one word or sentence.
@@ -14,20 +15,20 @@ import bisect
 import dataclasses
 import functools
 import hashlib
-import importlib.resources
 import itertools
 import random
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from bam_jax.data.sources.corpus import STDLIB, read_texts
+from bam_jax.data.tasks import ruler_questions, ruler_words
 from bam_jax.data.tasks.passkey import FILLER
+from bam_jax.data.tasks.ruler_questions import Questions
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.system.errors import UserError
-from bam_jax.system.extras import import_extra
 
 NEEDLE = "One of the special magic {values} for {key} is: {value}."
 PROMPT = (
@@ -39,7 +40,6 @@ PROMPT = (
 SINGULAR = {"some": "A", "are": "is", "which": "is"}
 PLURAL = {"some": "Some", "are": "are", "which": "are all"}
 
-GENERATED = 128  # tokens that a model may write; they count towards the length
 DEPTHS = tuple(round(100 * n / 39) for n in range(40))  # of a needle in essays, per cent of their sentences
 MOST = 2**20  # words of essays that are read at most; where a haystack is longer, they are repeated
 
@@ -50,12 +50,20 @@ _SENTENCE = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]["')\]])) (?![a-z])""")
 class Task:
     """One of RULER's tasks."""
 
-    haystack: str  # "noise" (a few short sentences, again and again), "essay" or "needle" (other keys and values)
+    # Of needles "noise" (a few short sentences, again and again), "essay" or "needle" (other keys and values); of others a name
+    # in `ruler_words.TASKS` or `ruler_questions.FORMATS`.
+    haystack: str
     key: str = "words"  # "words" (adjective-noun), "numbers" (7 digits) or "uuids"
     value: str = "numbers"
     keys: int = 1
     values: int = 1  # of each key
     queries: int = 1
+    generated: int = 128  # tokens that a model may write; they count towards the length
+
+    @property
+    def asks_questions(self) -> bool:
+        """True where any one of the answers is right; else all are wanted."""
+        return self.haystack in ruler_questions.FORMATS
 
 
 TASKS = {
@@ -67,6 +75,11 @@ TASKS = {
     "niah_multikey_3": Task("needle", key="uuids", value="uuids"),
     "niah_multivalue": Task("essay", values=4),
     "niah_multiquery": Task("essay", keys=4, queries=4),
+    "vt": Task("variables", generated=30),
+    "cwe": Task("common", generated=120),
+    "fwe": Task("frequent", generated=50),
+    "qa_1": Task("squad", generated=32),
+    "qa_2": Task("hotpotqa", generated=32),
 }
 
 
@@ -96,8 +109,8 @@ class Sample:
     """A prompt, what should follow, and the prompt as a model reads it."""
 
     prompt: str  # ends where the answer should begin
-    answers: tuple[str, ...]  # all of them should stand in what follows, in any order
-    tokens: np.ndarray  # [at most length - 128] int32
+    answers: tuple[str, ...]  # all of them should stand in what follows, in any order; of questions any one
+    tokens: np.ndarray  # [at most length - generated] int32
 
 
 def essays(source: str = STDLIB) -> Essays:
@@ -107,16 +120,20 @@ def essays(source: str = STDLIB) -> Essays:
 
 
 class Sampler:
-    """The samples of a tokenizer, essays and a seed: a pure function of task, length (with the 128 tokens written) and number."""
+    """The samples of a tokenizer, texts and a seed: a pure function of task, length (with the tokens to be written) and number.
 
-    def __init__(self, tokenizer: Tokenizer, text: Essays, seed: int):
+    Args:
+        questions: by the names of their files' options, as `ruler_questions.read` has them; those of tasks that are drawn.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, text: Essays, seed: int, questions: Mapping[str, Questions] = {}):
         probe = NEEDLE.format(values="numbers", key="Wary-MP", value="0123456789") + "\n" + FILLER
         if tokenizer.decode(tokenizer.encode(probe)) != probe:
             raise UserError(
                 f"tokenizer {tokenizer.spec!r} changes texts, and RULER's answers with them; "
                 "use a model with the tokenizer byte, mistral, gpt2 or bpe"
             )
-        self._tokenizer, self._text, self._seed = tokenizer, text, seed
+        self._tokenizer, self._text, self._seed, self._questions = tokenizer, text, seed, questions
         self._sizes: dict[tuple[str, int], int] = {}
 
     def __call__(self, task: str, length: int, number: int) -> Sample:
@@ -124,37 +141,44 @@ class Sampler:
             self._sizes[task, length] = self._largest(task, length)
         for size in range(self._sizes[task, length], 0, -1):
             sample = self._draw(task, length, number, size)
-            if _taken(sample) <= length:
+            if _taken(task, sample) <= length:
                 return sample
-        raise _too_short(task, length, _taken(sample))
+        raise _too_short(task, length, _taken(task, sample))
 
     def check(self, task: str, length: int, numbers: range) -> None:
         """Raise UserError where the length is too short for some of the samples; arguments as of a call."""
-        least = max(_taken(self._draw(task, length, number, 1)) for number in numbers)
+        least = max(_taken(task, self._draw(task, length, number, 1)) for number in numbers)
         if least > length:
             raise _too_short(task, length, least)
 
     def _draw(self, task: str, length: int, number: int | str, size: int) -> Sample:
         rng = random.Random(f"{self._seed} {task} {length} {number}")
-        prompt, answers = _fill(TASKS[task], size, rng, self._text, self._seed)
+        haystack = TASKS[task].haystack
+        if TASKS[task].asks_questions:
+            place = number if isinstance(number, int) else -1
+            prompt, answers = self._questions[haystack].fill(place, size, rng)
+        elif haystack in ruler_words.TASKS:
+            prompt, answers = ruler_words.TASKS[haystack](size, length, rng)
+        else:
+            prompt, answers = _fill(TASKS[task], size, rng, self._text, self._seed)
         return Sample(prompt, answers, self._tokenizer.encode(prompt))
 
     def _largest(self, task: str, length: int) -> int:
-        """Words or sentences of the haystacks: the most with which one sample, drawn for this alone, fits."""
-        too_long = lambda size: _taken(self._draw(task, length, "size", size)) > length
+        """Words, sentences or documents of the haystacks: the most with which one sample, drawn for this alone, fits."""
+        too_long = lambda size: _taken(task, self._draw(task, length, "size", size)) > length
         most = 1
         while not too_long(most):
             most *= 2
         return max(1, bisect.bisect_left(range(most), True, lo=most // 2 + 1, key=too_long) - 1)
 
 
-def _taken(sample: Sample) -> int:
-    return len(sample.tokens) + GENERATED
+def _taken(task: str, sample: Sample) -> int:
+    return len(sample.tokens) + TASKS[task].generated
 
 
 def _too_short(task: str, length: int, least: int) -> UserError:
     return UserError(
-        f"length {length} is too short for {task}: its prompts and the {GENERATED} tokens to be written take {least} "
+        f"length {length} is too short for {task}: its prompts and the {TASKS[task].generated} tokens to be written take {least} "
         "with the smallest haystack; give some words more"
     )
 
@@ -194,26 +218,8 @@ def _among_sentences(needles: list[str], sentences: list[str], rng: random.Rando
     return " ".join([*parts, " ".join(sentences[places[-1] :])])
 
 
-def _word(rng: random.Random) -> str:
-    """One of the six million pairs, each as likely as in RULER's list of them all, which takes a gigabyte."""
-    adjectives, nouns = _words()
-    adjective, noun = divmod(rng.randrange(len(adjectives) * len(nouns)), len(nouns))
-    return f"{adjectives[adjective]}-{nouns[noun]}"
-
-
 _DRAW: dict[str, Callable[[random.Random], str]] = {
     "numbers": lambda rng: str(rng.randint(10**6, 10**7 - 1)),
-    "words": _word,
+    "words": ruler_words.pair,
     "uuids": lambda rng: str(uuid.UUID(int=rng.getrandbits(128), version=4)),
 }
-
-
-@functools.cache
-def _words() -> tuple[list[str], list[str]]:
-    defaults = import_extra("wonderwords", "a key of RULER", "ruler").Defaults
-    folder = importlib.resources.files("wonderwords") / "assets"
-    adjectives, nouns = (
-        sorted({line.rstrip() for line in (folder / each.value).read_text(encoding="utf-8").splitlines()})
-        for each in (defaults.ADJECTIVES, defaults.NOUNS)
-    )
-    return adjectives, nouns
