@@ -4,7 +4,8 @@
     python -m bam_jax.train --config=configs/quickstart.py --seeds=0..4 --workdir=runs/x    # runs/x-seed0, runs/x-seed1 ...
 
 The same command again resumes a run that was interrupted, on a CPU to the same bits, and verifies and leaves a finished one;
-with a larger --config.steps it trains that one longer, at the rates that the schedule of all steps has from there. SIGTERM
+with a larger --config.steps it trains that one longer, at the rates that the schedule of all steps has from there. With
+--config.start=RUN another run's parameters are the first ones, and the model's sizes and the tokenizer are that run's. SIGTERM
 has it save a checkpoint after the step that it is at, and exit with code 75, and Ctrl-C with 130; while the first step is
 compiled, or at a second signal, it ends at once. Several processes train together where a scheduler starts them, or by
 --coordinator, --processes and --process.
@@ -22,7 +23,7 @@ from bam_jax import config as configs
 from bam_jax.config import description
 from bam_jax.system import console, files
 from bam_jax.system.errors import UserError
-from bam_jax.training import loop
+from bam_jax.training import loop, start
 
 MOST = 1000
 """Seeds of a command."""
@@ -59,7 +60,10 @@ def main(argv: Sequence[str]) -> None:
                 f"--seeds={given.seeds} trains one run after another, and {other} one run; leave one of both out"
             )
         runs = {f"{workdir}-seed{seed}": {**overrides, "seed": seed} for seed in _seeds(given.seeds)}
-    made = {folder: configs.load(given.config, changes) for folder, changes in runs.items()}
+    made = {
+        folder: configs.load(given.config, start.sizes(changes, Path(folder)) | changes)
+        for folder, changes in runs.items()
+    }
     for folder, config in made.items():
         loop.train(
             config,

@@ -17,6 +17,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -29,7 +30,7 @@ from bam_jax.parallel.sharding import DATA, FSDP
 from bam_jax.preflight import chips, report
 from bam_jax.preflight.step import Step
 from bam_jax.system.errors import UserError
-from bam_jax.training import run_folder
+from bam_jax.training import run_folder, start
 
 
 def main(argv: Sequence[str]) -> int:
@@ -43,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     given, overrides = configs.parse(argv, parser)
     if not 0 < given.utilisation <= 1:
         raise UserError(f"--utilisation={given.utilisation} must be above 0 and at most 1")
-    config = configs.load(given.config, overrides)
+    config = configs.load(given.config, start.sizes(overrides, Path()) | overrides)
     if jax.config.jax_platforms is None:
         jax.config.update("jax_platforms", "cpu")  # libtpu only compiles
     where = chips.find(given.topology)

@@ -13,17 +13,18 @@ import contextlib
 import functools
 import logging
 import os
+import re
 import shutil
 import sys
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent import futures
 from pathlib import Path
 from typing import Any, Self
 
 import jax
 from flax import nnx
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 from orbax.checkpoint import v1 as ocp
 
 from bam_jax import config as configs
@@ -44,6 +45,8 @@ ARRAYS = "d"  # the folders of the files of arrays, which may be large; orbax re
 _REMEDY = "remove that folder and train on from the checkpoint before it, if there is one"
 _KEPT = 2  # the newest, and the one before in case that one is damaged
 _DRAFT = ".draft"
+Fit = Callable[[dict[str, tuple[int, ...]]], dict[str, Any]]
+"""The model that is read, given the shapes of the saved arrays by their names."""
 
 
 class Checkpoints:
@@ -130,7 +133,7 @@ def verify(run: str | os.PathLike, like: dict[str, Any]) -> None:
     if (run / CHECKPOINTS).exists():
         verify_files((run / CHECKPOINTS / str(latest_step(run))).absolute())
     else:
-        weights.read(run, _with_shardings(like))
+        weights.read(run, lambda saved: _with_shardings(like))
 
 
 def trained_data(run: str | os.PathLike) -> int | None:
@@ -144,8 +147,33 @@ def trained_data(run: str | os.PathLike) -> int | None:
 
 
 def restore_parameters(run: str | os.PathLike, like: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a trained model, as `transformer.split` gives them, from a run's newest checkpoint."""
-    return _load_model(Path(run), trained_step(run), like)
+    """The parameters of a trained model, as `transformer.split` gives them, from a run's newest checkpoint.
+
+    Encodings may differ: what the run lacks of a layer's encoding and Scalable Softmax stays as it is in `like`, and what it has
+    beyond them is left out.
+    """
+    ours = flatten_dict(like, sep=".")
+
+    def fit(saved: dict[str, tuple[int, ...]]) -> dict[str, Any]:
+        theirs = {name: x for name, x in ours.items() if name in saved or not OF_ENCODING.search(name)}
+        for name, shape in saved.items():
+            if OF_ENCODING.search(name) and (name not in ours or ours[name].shape != shape):
+                theirs[name] = jax.ShapeDtypeStruct(shape, jax.numpy.float32)
+        return _nested(theirs)
+
+    found = flatten_dict(_load_model(Path(run), trained_step(run), like, fit=fit), sep=".")
+    return _nested(
+        {name: found[name] if name in found and found[name].shape == x.shape else x for name, x in ours.items()}
+    )
+
+
+OF_ENCODING = re.compile(r"\.attention\.(encoding|ssmax)\.")
+"""In the name of a parameter that belongs to a layer's encoding or its Scalable Softmax."""
+
+
+def _nested(arrays: dict[str, Any]) -> dict[str, Any]:
+    """The tree of a model from arrays by their names."""
+    return {"params": {}, "frozen": {}} | unflatten_dict(arrays, sep=".")
 
 
 def restore_model(
@@ -163,12 +191,13 @@ def restore_model(
     return config, tokenizer, nnx.merge(graph, restored["params"], restored["frozen"])
 
 
-def _load_model(run: Path, step: int, like: dict[str, Any], changes: str = "") -> dict[str, Any]:
+def _load_model(
+    run: Path, step: int, like: dict[str, Any], changes: str = "", fit: Fit | None = None
+) -> dict[str, Any]:
     """The model's arrays, from a checkpoint or from a file of weights."""
-    like = _with_shardings(like)
     if not (run / CHECKPOINTS).exists() and (run / run_folder.WEIGHTS).exists():
-        return weights.read(run, like, changes)
-    return _load(run, step, {"model": like}, changes=changes)["model"]
+        return weights.read(run, lambda saved: _with_shardings(fit(saved) if fit else like), changes)
+    return _load(run, step, {"model": _with_shardings(like)}, changes=changes, fit=fit)["model"]
 
 
 def _draft(path: Path) -> Path:
@@ -194,8 +223,8 @@ def _with_shardings(tree: Any) -> Any:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or here), tree)
 
 
-def _load(run: Path, step: int, abstract: dict[str, Any], changes: str = "") -> Any:
-    """Read parts of a checkpoint, having verified their files."""
+def _load(run: Path, step: int, abstract: dict[str, Any], changes: str = "", fit: Fit | None = None) -> Any:
+    """Read parts of a checkpoint, having verified their files; with `fit`, the model that it makes of the saved shapes."""
     path = (run / CHECKPOINTS / str(step)).absolute()
     try:
         if processes.is_first():
@@ -206,6 +235,8 @@ def _load(run: Path, step: int, abstract: dict[str, Any], changes: str = "") -> 
         if model is not None:  # otherwise it cannot be read, and loading says why
             # Orbax would find out with half of its reads under way.
             shapes = lambda tree: {name: x.shape for name, x in flatten_dict(tree, sep=".").items()}
+            if fit is not None:
+                abstract = {**abstract, "model": _with_shardings(fit(shapes(model)))}
             fits = f"checkpoint {path} does not fit{changes}: model."
             weights.check_shapes(fits, shapes(model), shapes(abstract["model"]))
         arrays = {name: part for name, part in abstract.items() if name != DATA}

@@ -134,9 +134,10 @@ def fit(
         if verbose:
             known = counts.parameters_of(shapes["model"])
             log(f"encoding {pattern.describe(config)}")
-            if before_start and before_start.encoding != config.encoding:  # many have the same parameters, or none
-                other = f"config.start={config.start} has encoding={before_start.encoding}"
-                log(f"{other}; it goes on with {config.encoding}")
+            if before_start is not None:
+                theirs, ours = (_encoding(each) for each in (before_start, config))
+                if theirs != ours:  # many have the same parameters, or none
+                    log(f"config.start={config.start} has encoding={theirs}; it goes on with {ours}")
             for line in duration.describe(config, known, devices, latest):
                 log(line)
 
@@ -207,6 +208,12 @@ def fit(
                 at = f"stopped at step {step} of {config.steps}"
                 raise errors.Stopped(f"{run}: {at}; the same command goes on from there")
     return read_metrics(run)
+
+
+def _encoding(config: Config) -> str:
+    """The encoding as a message names it."""
+    options = ", ".join(f"{name}={value}" for name, value in config.encoding_options.items())
+    return f"{config.encoding} ({options})" if options else config.encoding
 
 
 def _check_memory(config: Config, shapes: Any, devices: Sequence[jax.Device]) -> None:

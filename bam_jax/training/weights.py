@@ -5,6 +5,7 @@ What reads a run reads such a folder as well, but it has no optimiser's state, s
 
 import contextlib
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,17 @@ def write(folder: Path, config: Config, tokenizer: Tokenizer, tree: dict[str, An
     files.write_atomically(folder / run_folder.WEIGHTS, contents)  # last: without it the folder is no run
 
 
-def read(folder: Path, like: dict[str, Any], changes: str = "") -> dict[str, Any]:
-    """A model's arrays, which must be those of `like`, and put where its shardings say."""
+def read(
+    folder: Path, like_of: Callable[[dict[str, tuple[int, ...]]], dict[str, Any]], changes: str = ""
+) -> dict[str, Any]:
+    """A model's arrays, which must be those of a tree made of their shapes by name, and put where its shardings say."""
     library, path = import_extra("safetensors", "model.safetensors", "train"), folder / run_folder.WEIGHTS
-    wanted = {_name(place): value for place, value in jax.tree_util.tree_leaves_with_path(like)}
     try:
         regular.size(path)
         with library.safe_open(path, framework="np") as file:
             saved = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
+            like = like_of(saved)
+            wanted = {_name(place): value for place, value in jax.tree_util.tree_leaves_with_path(like)}
             check_shapes(f"{path} does not fit{changes}: ", saved, {name: x.shape for name, x in wanted.items()})
             arrays = {name: file.get_tensor(name) for name in saved}
             if (file.metadata() or {}).get("crc32") != str(_checksum(arrays)):

@@ -35,10 +35,17 @@ def find_tokenizer(spec: str, sources: Iterable[str]) -> Tokenizer:
 
 def load_tokenizer(run: str | os.PathLike, spec: str) -> Tokenizer:
     """The tokenizer of a folder, from its own copy of the files: the first ones may have moved since."""
+    made = tokenizer(own_spec(run, spec))
+    folder = Path(run) / FOLDER
+    return made.check(_identity(folder)["hash"], str(run)) if (folder / IDENTITY).exists() else made
+
+
+def own_spec(run: str | os.PathLike, spec: str) -> str:
+    """A tokenizer's name for a configuration: with a folder's own copy of its files, if it has one; else as it is."""
     folder = Path(run) / FOLDER
     found = regular.list_tree(folder)
     if folder / IDENTITY not in found:
-        return tokenizer(spec)
+        return spec
     identity = _identity(folder)
     if spec.partition(":")[0] != identity["name"]:
         raise UserError(
@@ -46,8 +53,7 @@ def load_tokenizer(run: str | os.PathLike, spec: str) -> Tokenizer:
             f"--config.data.tokenizer={identity['name']}, or a folder that was made with {spec}"
         )
     copied = any(path.name != IDENTITY and path.name[0] != "." for path in found)  # of a system or a draft
-    own = f"{identity['name']}:{folder}" if copied and spec in (identity["name"], identity["spec"]) else spec
-    return tokenizer(own).check(identity["hash"], str(run))
+    return f"{identity['name']}:{folder}" if copied and spec in (identity["name"], identity["spec"]) else spec
 
 
 def _identity(folder: Path) -> dict[str, str]:

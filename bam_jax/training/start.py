@@ -1,0 +1,42 @@
+"""What a training takes from the run that it starts from, besides its parameters."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bam_jax import config as configs
+from bam_jax.data.tokenizers.copies import own_spec
+from bam_jax.system.errors import UserError
+from bam_jax.training import bundled, run_folder
+
+SIZES = "family layers width heads kv_heads hidden vocab tied qkv_bias qk_norm gate sinks".split()
+"""Fields of the model that decide which parameters there are, without those of its encoding."""
+CONSTANTS = "norm_epsilon soft_cap".split()
+"""Fields that the parameters were trained with, and that another training may change."""
+
+
+def sizes(changes: Mapping[str, Any], workdir: Path) -> dict[str, Any]:
+    """The model's sizes and the tokenizer of the run `changes["start"]`, as changes beside the others; {} without a start.
+
+    A training that is resumed has them from its own folder: the run may be gone.
+
+    Raises:
+        UserError: the changes have another size; or there is no such run.
+    """
+    start = changes.get("start", "")
+    if not start:
+        return {}
+    resumed = run_folder.latest_step(workdir) and run_folder.read_config(workdir).start == start
+    run = workdir if resumed else bundled.find(start)
+    config = run_folder.read_config(run)
+    fields = configs.to_fields(config)
+    for name in SIZES:
+        theirs = fields[f"model.{name}"]
+        ours = changes.get(f"model.{name}", theirs)
+        if name == "kv_heads":  # 0: as many as heads
+            theirs, ours = (heads or config.model.heads for heads in (theirs, ours))
+        if ours != theirs:
+            said = f"config.model.{name}={ours} contradicts config.start={start}, where it is {theirs}"
+            raise UserError(f"{said}; leave it out, or start from another run")
+    tokenizer = config.data.tokenizer if resumed else own_spec(run, config.data.tokenizer)
+    return {f"model.{name}": fields[f"model.{name}"] for name in (*SIZES, *CONSTANTS)} | {"data.tokenizer": tokenizer}
