@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from endurance.commands import main_of
 
@@ -69,6 +70,25 @@ def test_a_bias_of_your_own(tmp_path, monkeypatch):
     width = model.layers.attention.encoding.width[...]
     assert isinstance(model.layers.attention.encoding, cauchy.CauchyPrior)
     assert width.shape == (2, 4) and (width != 16.0).all(), "the prior's parameter did not train"
+
+
+def test_a_prior_that_a_rotation_gets_begins_at_the_trained_model(tmp_path, monkeypatch):
+    (block,) = blocks("docs/recipes.md", "class RoPEBAM")
+    (tmp_path / "turned.py").write_text(block)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(ROOT)
+    small = "--config.steps=1", "--config.batch=2", "--config.optimizer.rate=1e-12"
+    train.main(["--config=configs/quickstart.py", "--config.encoding=rope", *small, f"--workdir={tmp_path / 'rope'}"])
+    (arguments,) = [
+        words for _, words in commands((ROOT / "docs" / "recipes.md").read_text()) if "turned" in f"{words}"
+    ]
+    own = f"--config.start={tmp_path / 'rope'}", f"--workdir={tmp_path / 'both'}", *small
+    train.main([*(each for each in arguments if each.split("=")[0] not in {name.split("=")[0] for name in own}), *own])
+    rope, both = (checkpoint.restore_model(tmp_path / name)[2] for name in ("rope", "both"))
+    assert both.layers.attention.encoding.prior.shape[...].shape == (2, 4)
+    tokens = np.arange(2, 42)[None] % 30
+    np.testing.assert_allclose(both(tokens)[0], rope(tokens)[0], atol=1e-4)
+    monkeypatch.delitem(sys.modules, "turned")
 
 
 def test_the_other_blocks_of_python_run(tmp_path, monkeypatch):
