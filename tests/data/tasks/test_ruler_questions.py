@@ -27,7 +27,8 @@ SQUAD = {
             (
                 "It lies on the Seine.",
                 qa("Which river?", "the Seine", "Seine", "Seine"),
-                qa("Lake?", is_impossible=True),
+                qa("Lake?"),
+                qa("Sea?", "Seine", is_impossible=True),
             ),
             ("It is old.", qa("How is it?", "old")),
             ("It is large.",),

@@ -26,7 +26,8 @@ def variables(text):
     (value,) = re.findall(r"have the value (\d{5}),", text)
     found = {}
     for name, number, other in re.findall(r"^VAR ([A-Z]+) = (?:(\d{5})|VAR ([A-Z]+))$", text, re.MULTILINE):
-        assert number or other in found, "assigned from a variable that has no value yet"
+        assert number or other == [*found][-1], "assigned from another variable than the one before"
+        assert not number or not found, "a second variable has a value of its own"
         found[name] = number or found[other]
     return [name for name, number in found.items() if number == value]
 
