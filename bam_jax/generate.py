@@ -3,7 +3,8 @@
     python -m bam_jax.generate --run=quickstart --prompt="the module defines" [--tokens=200 --temperature=0.8 --seed=0]
     python -m bam_jax.generate --run=runs/x --file=story.txt --stop="The end"
 
-RUN is the folder of a run, of converted or of exported weights, or the name of a model that comes with the package. The text
+RUN is the folder of a run, of converted or of exported weights, or the name of a model that comes with the package, or a model
+that `python -m bam_jax.convert` reads: a folder of Hugging Face's, a .gguf file, or hf:ORGANISATION/NAME on the hub. The text
 goes to stdout as it is written, and how fast it was to stderr. `--config.a.b=value` changes the model, as in evaluate.
 """
 
@@ -49,9 +50,8 @@ def main(argv: Sequence[str]) -> None:
         raise UserError("give --prompt=TEXT or --file=PATH to go on with, one of the two")
     prompt = _read(given.file) if given.prompt is None else given.prompt
     model = load(given.run, overrides=overrides, allow=given.allow)
-    run = bundled.find(given.run)
-    steps = run_folder.read_config(run).steps
-    if model.step < steps:
+    if model.step < (steps := model.config.steps):
+        run = bundled.find(given.run)
         state = "is being trained" if run_folder.is_claimed(run) else "was stopped"
         console.log(f"{run} {state}: this is its checkpoint of step {model.step:,} of {steps:,}")
     if lacking := model.lacks(prompt):

@@ -18,6 +18,8 @@ from bam_jax import theory
 from bam_jax.analysis import heads
 from bam_jax.attention import EMPTY
 from bam_jax.config import Config
+from bam_jax.convert import hub
+from bam_jax.convert.runs import is_source, open_source
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.models import generate
 from bam_jax.models.counts import parameter_count
@@ -194,13 +196,16 @@ def load(
 
     Args:
         run: the folder of a run, of converted or of exported weights; or the name of a model that comes with the package,
-            "quickstart".
+            "quickstart"; or a model that `python -m bam_jax.convert` reads: a folder as transformers writes it, a .gguf
+            file, or "hf:ORGANISATION/NAME" on the Hugging Face hub.
         overrides: changes at evaluation time, values by dotted names, as in {"encoding_options.window": 64}.
         allow: modules of your own that the run's encoding is in.
         step: of another checkpoint.
 
     Raises:
         UserError: there is no run, no checkpoint or none of that step, it cannot be read, or the changes do not fit it.
+
+    Warns of weights that a converted model leaves out.
 
     >>> from bam_jax import load
     >>> model = load("quickstart")
@@ -209,11 +214,22 @@ def load(
     >>> model.attention("to be or not")[0].position.shape
     (4, 12, 12)
     """
-    folder = bundled.find(run)
     configs.allowed([*allow])
+    if is_source(path := hub.find(run)):
+        if step is not None:
+            raise UserError(f"{run} is no run and has no checkpoint of step {shown(step)}; leave step out")
+        with open_source(path, overrides) as source:
+            for note in source.notes:
+                warnings.warn(note, stacklevel=2)
+            return _scanned(source.config, source.tokenizer, source.decoder(), source.config.steps)
+    folder = bundled.find(run)
     step = run_folder.trained_step(folder, step)
     config, tokenizer, decoder = checkpoint.restore_model(folder, overrides=overrides, step=step)
-    # One layer is compiled instead of each.
+    return _scanned(config, tokenizer, decoder, step)
+
+
+def _scanned(config: Config, tokenizer: Tokenizer, decoder: Decoder, step: int) -> LanguageModel:
+    """One layer is compiled instead of each."""
     decoder.config = dataclasses.replace(config.model, scan=True)
     return LanguageModel(decoder, tokenizer, config, step)
 

@@ -1,9 +1,11 @@
 """Converts an author's weights into a run, and a run into an author's layout."""
 
 import contextlib
+import dataclasses
 import json
 import pickle
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
@@ -14,18 +16,104 @@ from flax import nnx, traverse_util
 
 from bam_jax import config as configs
 from bam_jax.config import Config
+from bam_jax.convert import LAYOUTS, gguf
 from bam_jax.convert.base import Arrays, Layout, to_ours, to_theirs
-from bam_jax.data.tokenizers import Tokenizer
+from bam_jax.data.tokenizers import Tokenizer, subwords
 from bam_jax.data.tokenizers.copies import find_tokenizer
 from bam_jax.models import transformer
 from bam_jax.system import files, typed_json
-from bam_jax.system.errors import UserError, shown
+from bam_jax.system.errors import UserError, nearest, shown
 from bam_jax.system.extras import import_extra
 from bam_jax.system.fields import Name
 from bam_jax.training import checkpoint, run_folder, weights
 
 FILES = ("model.safetensors", "model.pt", "pytorch_model.bin")
+MODEL_TYPES = {"bert": "bert", "gpt2": "gpt2", "llama": "llama", "qwen2": "llama"}
+"""The layout of each type in a config.json, as transformers names them. CABLE's models are of type gpt2 as well."""
 _PREFIXES = ("_orig_mod.", "module.")  # of compiled and of distributed PyTorch models
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A model of somebody else's: its weights, and what ours needs to be like it."""
+
+    layout: Layout
+    weights: Arrays
+    config: Config
+    tokenizer: Tokenizer
+    notes: list[str]  # on weights that are left out or added
+
+    def tree(self) -> dict[str, Any]:
+        """Our arrays, as `transformer.split` gives them."""
+        size = self.config.model.vocab
+        if size and self.tokenizer.size > size:
+            raise UserError(
+                f"the tokenizer {self.config.data.tokenizer!r} has {self.tokenizer.size} tokens and the embedding {size} "
+                "rows; fetch both from one model, or give another --config.data.tokenizer"
+            )
+        kinds = _flat(_abstract(self.config, run_folder.vocabulary_size(self.config, self.tokenizer)))
+        shapes = {name: value.shape for leaves in kinds.values() for name, value in leaves.items()}
+        made = to_ours(self.layout, self.weights, self.config, shapes)
+        return {
+            kind: traverse_util.unflatten_dict({name: jax.numpy.asarray(made[name]) for name in leaves}, sep="/")
+            for kind, leaves in kinds.items()
+        }
+
+    def decoder(self) -> transformer.Decoder:
+        """The model itself."""
+        tree, vocab = self.tree(), run_folder.vocabulary_size(self.config, self.tokenizer)
+        graph, _ = transformer.split(_abstract(self.config, vocab))
+        return nnx.merge(graph, tree["params"], tree["frozen"])
+
+    def write(self, run: Path) -> None:
+        """Write the model as a finished run."""
+        checkpoint.write_model(run, self.config, self.tokenizer, self.tree())
+
+
+@contextlib.contextmanager
+def open_source(source: Path, overrides: Mapping[str, Any], layout: str | None = None) -> Iterator[Source]:
+    """A model of somebody else's, in a layout or else in that of its config.json; files of its tokenizer may be temporary."""
+    name, folder = _layout(source, layout), source if source.is_dir() else source.parent
+    if source.suffix != ".gguf":
+        weights, described, notes = read(LAYOUTS[name], source)
+        config = describe(LAYOUTS[name], weights, described, overrides, folder)
+        tokenizer = find_tokenizer(config.data.tokenizer, config.data.sources())
+        yield Source(LAYOUTS[name], weights, config, tokenizer, notes)
+        return
+    if name != "llama":
+        raise UserError(f"--layout={name} is not what a .gguf file holds; leave it out")
+    weights, described, text = gguf.read(source)
+    with tempfile.TemporaryDirectory() as made:
+        (Path(made) / subwords.JSON).write_text(text)
+        config = describe(LAYOUTS[name], weights, described, {"data.tokenizer": "bpe", **overrides}, folder)
+        yield Source(LAYOUTS[name], weights, config, subwords.BPETokenizer(made), [])
+
+
+def _layout(source: Path, layout: str | None) -> str:
+    """The name of a source's layout."""
+    kind = model_type(source)
+    if kind and kind not in MODEL_TYPES:
+        raise UserError(
+            f"--source={source} holds a model of type {kind!r}, by its config.json; there are layouts for the public "
+            f"code of BAM (bam) and of CABLE (cable), and for transformers' {', '.join(MODEL_TYPES)}"
+        )
+    if layout in (None, "auto") and not kind:
+        raise UserError(f"give the layout of --source={source}: --layout={' or '.join(LAYOUTS)}")
+    return known_layout(MODEL_TYPES[kind] if layout in (None, "auto") else layout)
+
+
+def known_layout(name: str) -> str:
+    """The name of a layout, or a UserError."""
+    if name not in LAYOUTS:
+        raise UserError(f"unknown layout {name!r}; {nearest(name, LAYOUTS)}")
+    return name
+
+
+def is_source(path: Path) -> bool:
+    """True for a .gguf file and a folder as transformers writes it."""
+    with contextlib.suppress(UserError):  # of a damaged config.json, which a run has as well
+        return (path.is_file() and path.suffix == ".gguf") or (path.is_dir() and bool(model_type(path)))
+    return False
 
 
 def read(layout: Layout, source: Path) -> tuple[Arrays, dict[str, Any], list[str]]:
@@ -81,7 +169,9 @@ def model_type(source: Path) -> str:
     if source.suffix == ".gguf":  # its reader refuses others
         return "llama"
     path = (source if source.is_dir() else source.parent) / "config.json"
-    described = files.read_json(path) if path.is_file() else {}
+    described = (
+        typed_json.parse(files.read_small(path), str(path)) if path.is_file() else {}
+    )  # in the hub's cache a link
     return str(described["model_type"]) if isinstance(described, dict) and "model_type" in described else ""
 
 
@@ -92,19 +182,6 @@ def describe(
     tokenizer = layout.tokenizer.format(folder=folder)
     data = {"tokenizer": tokenizer, "document_mask": layout.document_mask, "task": layout.task}
     return configs.override({**tree, "data": data, "steps": 1}, overrides)
-
-
-def to_run(layout: Layout, weights: Arrays, config: Config, run: Path, tokenizer: Tokenizer | None = None) -> None:
-    """Write a run; its tokenizer is the configuration's unless another is given."""
-    tokenizer = tokenizer or find_tokenizer(config.data.tokenizer, config.data.sources())
-    kinds = _flat(_abstract(config, run_folder.vocabulary_size(config, tokenizer)))
-    shapes = {name: value.shape for leaves in kinds.values() for name, value in leaves.items()}
-    made = to_ours(layout, weights, config, shapes)
-    tree_of_ours = {
-        kind: traverse_util.unflatten_dict({name: jax.numpy.asarray(made[name]) for name in leaves}, sep="/")
-        for kind, leaves in kinds.items()
-    }
-    checkpoint.write_model(run, config, tokenizer, tree_of_ours)
 
 
 def export(layout: Layout, run: Path, folder: Path) -> None:
