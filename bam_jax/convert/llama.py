@@ -9,7 +9,7 @@ from msgspec import Meta
 from bam_jax.config import Config
 from bam_jax.convert.base import LINEAR, SAME, ArrayMapping, Arrays, Layout
 from bam_jax.system import typed_json
-from bam_jax.system.errors import UserError
+from bam_jax.system.errors import UserError, shown
 
 FILE = "config.json"
 Count = Annotated[int, Meta(ge=1, lt=2**31)]
@@ -30,6 +30,7 @@ class _Described(TypedDict):
     head_dim: NotRequired[Count | None]
     rope_theta: NotRequired[Positive]
     rope_scaling: NotRequired[dict[str, Any] | None]
+    rope_parameters: NotRequired[dict[str, Any] | None]
     tie_word_embeddings: NotRequired[bool]
     hidden_act: NotRequired[Literal["silu"]]
     attention_bias: NotRequired[bool]
@@ -64,13 +65,22 @@ def _normalise(weights: Arrays) -> tuple[Arrays, list[str]]:
     return {name: array for name, array in weights.items() if not name.endswith("rotary_emb.inv_freq")}, []
 
 
+def rotation(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Encoding and options of a config.json: of `rope_parameters`, or of the older `rope_theta` and `rope_scaling`."""
+    said = {"rope_theta": described.get("rope_theta", 10_000.0)} | (described.get("rope_scaling") or {})
+    said |= described.get("rope_parameters") or {}
+    base, kind = said.pop("rope_theta"), said.pop("rope_type", said.pop("type", "default"))
+    if kind != "default" or said:
+        raise UserError(f"{FILE} has rope_scaling of type {shown(kind)} with {shown(said)}, which is not read")
+    return {"encoding": "rope", "encoding_options": {"base": base}}
+
+
 def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
     typed_json.check(described, _Described, FILE, "give the folder of a Llama")
     heads, width = described["num_attention_heads"], described["hidden_size"]
     kv_heads = described.get("num_key_value_heads") or heads
     others = {
         "head_dim": (described.get("head_dim") or width // heads) != width // heads,
-        "rope_scaling": described.get("rope_scaling") is not None,
         "attention_bias": described.get("attention_bias", False),
         "mlp_bias": described.get("mlp_bias", False),
         "use_sliding_window": described.get("use_sliding_window", False),
@@ -83,8 +93,7 @@ def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
     model |= {"kv_heads": 0 if kv_heads == heads else kv_heads, "hidden": described["intermediate_size"]}
     model |= {"vocab": described["vocab_size"], "norm_epsilon": 0.0 if np.isclose(epsilon, 1e-5) else epsilon}
     return {
-        "encoding": "rope",
-        "encoding_options": {"base": described.get("rope_theta", 10_000.0)},
+        **rotation(described),
         "model": model
         | {"tied": described.get("tie_word_embeddings", False), "qkv_bias": described["model_type"] == "qwen2"},
         "context": described["max_position_embeddings"],
