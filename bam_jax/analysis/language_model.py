@@ -134,7 +134,7 @@ class LanguageModel:
             fewer = f"tokens={limit - read + 1} or fewer" if read <= limit else f"a prompt of {limit} tokens or fewer"
             raise UserError(f"{given} are more than the learned position table holds ({limit}); give {fewer}")
         size = self.config.model
-        width = size.width * (size.kv_heads or size.heads) // size.heads
+        width = size.head_width * (size.kv_heads or size.heads)
         needed = 2 * jnp.dtype(self.decoder.embed.dtype).itemsize * size.layers * width * slots
         if needed > CACHE:
             raise UserError(f"{given} need {needed / 2**30:,.0f} GiB for keys and values; give fewer")

@@ -104,7 +104,7 @@ def _backends(encoding: Encoding) -> str:
     x = jnp.zeros((1, 8, DIMS.width))
     position = jnp.arange(8)[None]
     i, j = encoding.coordinate(x, position >= 0, None)
-    q = jnp.zeros((1, 8, DIMS.heads, DIMS.width // DIMS.heads), jnp.bfloat16)
+    q = jnp.zeros((1, 8, DIMS.heads, DIMS.head_width), jnp.bfloat16)
     mask = Mask(window=encoding.window)
     scoring = Scoring(
         encoding.bias(), Tokens(position, None, i), Tokens(position, None, j), None, mask, encoding.rowwise()

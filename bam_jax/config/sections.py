@@ -44,9 +44,11 @@ class ModelConfig(ConfigSection):
     layers: int = 2
     """Blocks of attention and MLP."""
     width: int = 64
-    """Width of the rows between the layers; each head has width / heads."""
+    """Width of the rows between the layers."""
     heads: int = 4
     """Heads of a layer."""
+    head_dim: int = younger(0)
+    """Width of a head's queries, keys and values; 0: width / heads."""
     kv_heads: int = 0
     """Key and value heads (grouped-query attention); 0: as many as heads."""
     hidden: int = 128
@@ -77,16 +79,23 @@ class ModelConfig(ConfigSection):
     qkv_bias: bool = younger(False)
     """Queries, keys and values have biases, as they always have in gpt2 and bert (Qwen 2)."""
     norm_epsilon: float = younger(0.0)
-    """Added to the variance in norms; 0: the family's, 1e-5 or in bert 1e-12."""
+    """Added to the variance in norms; 0: the family's, 1e-5 or in bert 1e-12, and 1e-6 in that of queries and keys."""
+
+    @property
+    def head_width(self) -> int:
+        """The width of a head."""
+        return self.head_dim or self.width // self.heads
 
     def check(self) -> None:
         self.above(1, "layers", "width", "heads", "hidden")
-        self.above(0, "kv_heads", "vocab", "soft_cap", "norm_epsilon")
+        self.above(0, "head_dim", "kv_heads", "vocab", "soft_cap", "norm_epsilon")
         self.below(2**16, "layers", "heads")  # of each, something is listed
         self.require("attention_dropout", 0 <= self.attention_dropout < 1, "at least 0 and below 1")
         self.known("family", FAMILIES)
         self.known("dtype", DTYPES)
-        self.require("heads", self.width % self.heads == 0, f"a divisor of the width {self.width}")
+        if not self.head_dim:
+            remedy = f"a divisor of the width {self.width}, or give config.model.head_dim"
+            self.require("heads", self.width % self.heads == 0, remedy)
         divides = self.kv_heads == 0 or self.heads % self.kv_heads == 0
         self.require("kv_heads", divides, f"0 or a divisor of the heads, {self.heads}")
 

@@ -39,8 +39,7 @@ class ArrayMapping:
 
 def _pairs(config: Config) -> np.ndarray:
     """The order of a head's outputs: they rotate neighbours together, we the two halves."""
-    width = config.model.width // config.model.heads
-    return np.arange(width).reshape(-1, 2).T.ravel()
+    return np.arange(config.model.head_width).reshape(-1, 2).T.ravel()
 
 
 def _reorder_heads(x: np.ndarray, order: np.ndarray) -> np.ndarray:
@@ -49,7 +48,7 @@ def _reorder_heads(x: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 def _scale(config: Config) -> float:
     """The divisor of our scores, which theirs lack."""
-    return math.sqrt(config.model.width // config.model.heads)
+    return math.sqrt(config.model.head_width)
 
 
 SAME = Form(lambda x, config: x, lambda x, config: x)

@@ -1,4 +1,4 @@
-"""Hugging Face's layout of Llama and of models like it: SmolLM2, TinyLlama, Llama 2, Qwen 2."""
+"""Hugging Face's layout of Llama and of models like it: SmolLM2, TinyLlama, Llama 2, Qwen 2 and 3."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
@@ -18,7 +18,7 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 class _Described(TypedDict):
-    model_type: Literal["llama", "qwen2"]
+    model_type: Literal["llama", "qwen2", "qwen3"]
     vocab_size: Count
     hidden_size: Count
     num_hidden_layers: Count
@@ -53,6 +53,11 @@ def _entries(config: Config, shared: bool) -> list[ArrayMapping]:
             for ours in ("query", "key", "value")
             if config.model.qkv_bias
         ),
+        *(
+            ArrayMapping(f"layers/attention/{ours}_norm/scale", f"{layer}self_attn.{ours[0]}_norm.weight", SAME)
+            for ours in ("query", "key")
+            if config.model.qk_norm
+        ),
         ArrayMapping("layers/mlp_norm/scale", layer + "post_attention_layernorm.weight", SAME),
         *(linear(f"mlp/{part}", f"mlp.{part}_proj") for part in ("gate", "up", "down")),
         ArrayMapping("norm/scale", "model.norm.weight", SAME),
@@ -77,10 +82,10 @@ def rotation(described: Mapping[str, Any]) -> dict[str, Any]:
 
 def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
     typed_json.check(described, _Described, FILE, "give the folder of a Llama")
-    heads, width = described["num_attention_heads"], described["hidden_size"]
+    kind, heads, width = described["model_type"], described["num_attention_heads"], described["hidden_size"]
+    head_dim = described.get("head_dim") or width // heads
     kv_heads = described.get("num_key_value_heads") or heads
     others = {
-        "head_dim": (described.get("head_dim") or width // heads) != width // heads,
         "attention_bias": described.get("attention_bias", False),
         "mlp_bias": described.get("mlp_bias", False),
         "use_sliding_window": described.get("use_sliding_window", False),
@@ -88,14 +93,23 @@ def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
     for name, other in others.items():
         if other:
             raise UserError(f"{FILE} has {name}={described[name]!r}, which models here do not have")
-    epsilon = described["rms_norm_eps"]
-    model = {"family": "llama", "layers": described["num_hidden_layers"], "width": width, "heads": heads}
-    model |= {"kv_heads": 0 if kv_heads == heads else kv_heads, "hidden": described["intermediate_size"]}
-    model |= {"vocab": described["vocab_size"], "norm_epsilon": 0.0 if np.isclose(epsilon, 1e-5) else epsilon}
+    epsilon, qk_norm = described["rms_norm_eps"], kind == "qwen3"
     return {
         **rotation(described),
-        "model": model
-        | {"tied": described.get("tie_word_embeddings", False), "qkv_bias": described["model_type"] == "qwen2"},
+        "model": {
+            "family": "llama",
+            "layers": described["num_hidden_layers"],
+            "width": width,
+            "heads": heads,
+            "head_dim": 0 if head_dim * heads == width else head_dim,
+            "kv_heads": 0 if kv_heads == heads else kv_heads,
+            "hidden": described["intermediate_size"],
+            "vocab": described["vocab_size"],
+            "norm_epsilon": 0.0 if np.isclose(epsilon, 1e-5) and not qk_norm else epsilon,
+            "tied": described.get("tie_word_embeddings", False),
+            "qkv_bias": kind == "qwen2",
+            "qk_norm": qk_norm,
+        },
         "context": described["max_position_embeddings"],
     }
 
@@ -103,15 +117,16 @@ def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
 def _args(config: Config, vocab: int) -> dict[str, Any]:
     """The contents of config.json, as transformers reads them."""
     model = config.model
-    name, kind = ("Qwen2", "qwen2") if model.qkv_bias else ("Llama", "llama")
+    name = "Qwen3" if model.qk_norm else "Qwen2" if model.qkv_bias else "Llama"
     return {
         "architectures": [f"{name}ForCausalLM"],
-        "model_type": kind,
+        "model_type": name.lower(),
         "vocab_size": vocab,
         "hidden_size": model.width,
         "num_hidden_layers": model.layers,
         "num_attention_heads": model.heads,
         "num_key_value_heads": model.kv_heads or model.heads,
+        "head_dim": model.head_width,
         "intermediate_size": model.hidden,
         "max_position_embeddings": config.context,
         "rms_norm_eps": model.norm_epsilon or 1e-5,

@@ -24,16 +24,23 @@ class Dims:
 
     Args:
         heads: query heads.
-        width: of the residual stream, heads times the width of a head.
+        width: of the residual stream.
         context: training context in tokens.
         causal: whether queries see only what comes before them; else, in an encoder, biases are symmetric (or, T5's,
             bidirectional).
+        head_dim: the width of a head; 0: width / heads.
     """
 
     heads: int
     width: int
     context: int
     causal: bool = True
+    head_dim: int = 0
+
+    @property
+    def head_width(self) -> int:
+        """The width of a head."""
+        return self.head_dim or self.width // self.heads
 
 
 class Frozen(nnx.Variable):

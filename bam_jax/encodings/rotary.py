@@ -60,10 +60,10 @@ class RoPE(Encoding):
         window: int | None = None,
         rngs: nnx.Rngs,
     ):
-        if (dims.width // dims.heads) % 2:
+        if dims.head_width % 2:
             raise UserError(
                 f"RoPE turns a head's dimensions in pairs: {dims.heads} heads of a width of {dims.width} have "
-                f"{dims.width // dims.heads} each; choose heads of an even width"
+                f"{dims.head_width} each; choose heads of an even width"
             )
         self.base = positive("base", base) * positive("base_scale", base_scale)
         self.window = None if window is None else within("window", window, 1, TOKENS)

@@ -85,7 +85,7 @@ class CoPE(Encoding):
     def __init__(self, dims: Dims, *, positions: int = 64, rngs: nnx.Rngs):
         positions = within("positions", positions, 2, 2**16)
         self.symmetric = not dims.causal
-        self.vectors = nnx.Param(jnp.zeros((positions, dims.width // dims.heads)))
+        self.vectors = nnx.Param(jnp.zeros((positions, dims.head_width)))
 
     def rowwise(self) -> biases.Rowwise:
         return biases.CoPE(self.vectors[...], self.symmetric)

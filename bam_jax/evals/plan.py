@@ -130,5 +130,5 @@ def rows_within(memory: float, length: int, config: ModelConfig, *, cached: bool
     """
     floats = 8 * config.width + 3 * config.hidden
     if cached:
-        floats += 2 * config.layers * config.width * (config.kv_heads or config.heads) // config.heads
+        floats += 2 * config.layers * config.head_width * (config.kv_heads or config.heads)
     return max(1, int(memory // (4 * length * floats)))

@@ -32,7 +32,7 @@ class Attention(nnx.Module):
 
     def __init__(self, config: ModelConfig, encoding: Spec, dims: Dims, *, dtype: jnp.dtype, rngs: nnx.Rngs):
         self.heads, self.kv_heads = config.heads, config.kv_heads or config.heads
-        head_width, linear = config.width // config.heads, FAMILIES[config.family].linear
+        head_width, linear = config.head_width, FAMILIES[config.family].linear
         self.causal = config.causal
         projection = lambda heads, name: linear(
             config.width, heads * head_width, bias=config.qkv_bias, dtype=dtype, rngs=rngs_of(rngs, name)
@@ -47,9 +47,8 @@ class Attention(nnx.Module):
         self.ssmax_prior = encoding.ssmax
         self.ssmax = encoding.build_ssmax(dims, self.encoding.bias(), rngs)
         self.log_temperature = encoding.build_log_temperature(dims)
-        self.query_norm, self.key_norm = (
-            nnx.RMSNorm(head_width, epsilon=1e-6, dtype=dtype, rngs=rngs) if config.qk_norm else None for _ in range(2)
-        )
+        norm = lambda: nnx.RMSNorm(head_width, epsilon=config.norm_epsilon or 1e-6, dtype=dtype, rngs=rngs)
+        self.query_norm, self.key_norm = (norm(), norm()) if config.qk_norm else (None, None)
         self.gate = (
             linear(config.width, self.heads * head_width, dtype=dtype, rngs=rngs_of(rngs, "gate"))
             if config.gate

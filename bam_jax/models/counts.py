@@ -64,13 +64,14 @@ def training_operations(config: Config) -> float:
 
 
 def step_operations(config: Config, known: ParameterCounts) -> float:
-    """Floating-point operations of a step: 6 N a token, and attention's 6 layers width context under a causal mask.
+    """Floating-point operations of a step: 6 N a token, and attention's 6 layers heads D context under a causal mask.
 
     Each parameter multiplies and adds once forward and twice backward. So does attention, over all pairs of tokens for q.k and
     once more for the values, of which a causal mask leaves half. Cached gradients of embeddings go forward twice.
     """
-    attention = 6 * config.model.layers * config.model.width * config.context
-    token = 6 * multiplied_parameters(config, known) + attention * (1 if config.model.causal else 2)
+    model = config.model
+    attention = 6 * model.layers * model.heads * model.head_width * config.context
+    token = 6 * multiplied_parameters(config, known) + attention * (1 if model.causal else 2)
     cached = config.data.contrastive and config.optimizer.accumulate > 1
     return float(config.sequences * config.context * token * (4 / 3 if cached else 1))
 

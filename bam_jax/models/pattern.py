@@ -140,7 +140,7 @@ class Table:
 
 def table(places: Sequence[Alternative], infos: Sequence[TokenInfo], config: ModelConfig) -> Table:
     """The table of a pattern and a text."""
-    causal, half = config.causal, config.width // config.heads // 2
+    causal, half = config.causal, config.head_width // 2
     fractions, magnitude, alpha, start, lowest, highest = (None,) * 6
     encodings, temperatures = [place.encoding for place in places], [place.log_temperature for place in places]
     numbers = lambda values: jnp.asarray(np.array(values), jnp.float32)

@@ -48,7 +48,7 @@ class Decoder(nnx.Module):
         self, config: ModelConfig, encoding: Spec | Sequence[Spec], *, vocab: int, context: int, rngs: nnx.Rngs
     ):
         dtype = product_dtype(config.dtype)
-        dims = Dims(config.heads, config.width, context, config.causal)
+        dims = Dims(config.heads, config.width, context, config.causal, config.head_dim)
         self.config = config
         family = FAMILIES[config.family]
         self.post_norm = family.post_norm

@@ -156,7 +156,8 @@ def check(config: Config, mesh: Mesh) -> None:
             f"config.context={config.context} must be a multiple of the mesh's context={size['context']}; "
             "set config.mesh.context to a divisor of it"
         )
-    dims = Dims(config.model.heads, config.model.width, config.context, config.model.causal)
+    model = config.model
+    dims = Dims(model.heads, model.width, config.context, model.causal, model.head_dim)
     for place in config.layer_pattern():
         encoding = spec(**place)
         check_rowwise(jax.eval_shape(lambda made=encoding: made.build(dims, nnx.Rngs(0)).rowwise()), mesh)

@@ -74,7 +74,8 @@ def _sent(step: Step) -> float:
     head = vocab * width / size[TENSOR]
     again = 3 if config.model.remat else 2
     rows = _tokens(step) * config.model.width * item
-    keys = rows * (config.model.kv_heads or config.model.heads) / config.model.heads / size[TENSOR]
+    model = config.model
+    keys = _tokens(step) * item * (model.kv_heads or model.heads) * model.head_width / size[TENSOR]
     others = lambda n: (n - 1) / n  # what a ring of n devices sends of an array, once round
     each = [
         3 * item * part * (size[FSDP] - 1),

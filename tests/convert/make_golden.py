@@ -22,6 +22,7 @@ LLAMA = {**SIZES, "num_attention_heads": 4, "num_key_value_heads": 2, "max_posit
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {**LLAMA, "rope_theta": 500.0, "rms_norm_eps": 1e-4},
     "qwen2": {**LLAMA, "rope_theta": 1e6, "tie_word_embeddings": True},
+    "qwen3": {**LLAMA, "head_dim": 12, "rms_norm_eps": 1e-5},
     "gpt2": {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 16},
 }
 """Of each model what differs from transformers' defaults for its type, which is the name up to a hyphen."""

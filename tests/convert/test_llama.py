@@ -197,7 +197,7 @@ def test_a_llama_of_llama_cpps(tmp_path, rng, vocabulary, command, quantised):
 def test_what_cannot_be_read_is_one_line(tmp_path, rng, vocabulary, refused):
     weights, run = drawn(rng), f"--run={tmp_path / 'run'}"
     ask = lambda source: refused(convert.main, f"--source={source}", run)
-    for name, value in {"attention_bias": True, "mlp_bias": True, "head_dim": 16}.items():
+    for name, value in {"attention_bias": True, "mlp_bias": True, "use_sliding_window": True}.items():
         source = folder(tmp_path / name, weights, vocabulary, DESCRIBED | {name: value})
         assert f"config.json has {name}=" in ask(source)
     for name in ("rope_scaling", "rope_parameters"):
