@@ -16,6 +16,24 @@ Count = Annotated[int, Meta(ge=1, lt=2**31)]
 Positive = Annotated[float, Meta(gt=0, le=1e12)]
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
+SCALINGS: dict[str, tuple[str, dict[str, str]]] = {
+    "default": ("rope", {}),
+    "linear": ("rope_pi", {"factor": "factor"}),
+    "llama3": (
+        "rope_llama3",
+        {
+            "factor": "factor",
+            "low_freq_factor": "slow",
+            "high_freq_factor": "fast",
+            "original_max_position_embeddings": "context",
+        },
+    ),
+}
+"""The encoding of each type of rope_scaling, and its options by their names there.
+
+Not "dynamic", whose base depends on the length of each text, nor "yarn", whose ramp runs over dimensions.
+"""
+
 
 class _Described(TypedDict):
     model_type: Literal["llama", "qwen2", "qwen3"]
@@ -74,10 +92,27 @@ def rotation(described: Mapping[str, Any]) -> dict[str, Any]:
     """Encoding and options of a config.json: of `rope_parameters`, or of the older `rope_theta` and `rope_scaling`."""
     said = {"rope_theta": described.get("rope_theta", 10_000.0)} | (described.get("rope_scaling") or {})
     said |= described.get("rope_parameters") or {}
-    base, kind = said.pop("rope_theta"), said.pop("rope_type", said.pop("type", "default"))
-    if kind != "default" or said:
-        raise UserError(f"{FILE} has rope_scaling of type {shown(kind)} with {shown(said)}, which is not read")
-    return {"encoding": "rope", "encoding_options": {"base": base}}
+    kind = said.get("rope_type", said.get("type", "default"))
+    if kind not in SCALINGS:
+        raise UserError(f"{FILE} has rope_scaling of type {shown(kind)}; {', '.join(SCALINGS)} are read")
+    encoding, options = SCALINGS[kind]
+    names = {"rope_theta": "base", **options}
+    for name in said.keys() - {"rope_type", "type"} - names.keys():
+        raise UserError(f"{FILE} has {shown(name)} in rope_scaling of type {kind}; {', '.join(names)} are read")
+    wanted = TypedDict("Rotation", {name: Count if ours == "context" else Positive for name, ours in names.items()})
+    typed_json.check(said, wanted, f"{FILE}'s rope_scaling", "fetch it again")
+    return {"encoding": encoding, "encoding_options": {ours: said[name] for name, ours in names.items()}}
+
+
+def scaling(config: Config) -> dict[str, Any]:
+    """The inverse of `rotation`, by the older names; what has no place there the caller finds missing."""
+    options = {"base": 10_000.0, "factor": 1.0, "slow": 1.0, "fast": 4.0, "context": config.context}
+    options |= config.encoding_options
+    made: dict[str, Any] = {"rope_theta": options["base"]}
+    for kind, (encoding, names) in SCALINGS.items():
+        if encoding == config.encoding and names:
+            made["rope_scaling"] = {"rope_type": kind} | {name: options[ours] for name, ours in names.items()}
+    return made
 
 
 def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,7 +165,7 @@ def _args(config: Config, vocab: int) -> dict[str, Any]:
         "intermediate_size": model.hidden,
         "max_position_embeddings": config.context,
         "rms_norm_eps": model.norm_epsilon or 1e-5,
-        "rope_theta": config.encoding_options.get("base", 10_000.0),
+        **scaling(config),
         "tie_word_embeddings": model.tied,
         "hidden_act": "silu",
         "torch_dtype": "float32",
@@ -140,7 +175,7 @@ def _args(config: Config, vocab: int) -> dict[str, Any]:
 LLAMA = Layout(
     entries=_entries,
     config=_config,
-    holds="rope with a base",
+    holds="rope, rope_pi and rope_llama3 without a window",
     tokenizer="bpe:{folder}",
     document_mask=False,
     file=FILE,

@@ -33,5 +33,6 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "rope_pi": rotary.PositionInterpolation,
     "rope_ntk": rotary.NTK,
     "rope_yarn": rotary.YaRN,
+    "rope_llama3": rotary.Llama3,
 }
 """The package's encodings by the names that `--config.encoding` takes."""

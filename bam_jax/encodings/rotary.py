@@ -171,7 +171,7 @@ class YaRN(PositionInterpolation):
         super().__init__(dims, factor=factor, base=base, window=window, rngs=rngs)
         if not slow < fast:
             raise UserError(
-                f"YaRN interpolates between slow and fast turns: encoding_options.slow={slow} must be below "
+                f"{type(self).__name__} interpolates between slow and fast turns: encoding_options.slow={slow} must be below "
                 f"encoding_options.fast={fast}"
             )
         self.slow, self.fast = slow, fast
@@ -183,3 +183,33 @@ class YaRN(PositionInterpolation):
         turns = self.context * rate / (2 * math.pi)
         kept = np.clip((turns - self.slow) / (self.fast - self.slow), 0, 1)
         return rate * ((1 - kept) / self.factor + kept)
+
+
+class Llama3(YaRN):
+    """RoPE as Llama 3.1 and later rescale it: YaRN's ramp over turns from 1 to 4, and queries and keys as they are.
+
+        rate_n = r_n * ((1 - g(r_n)) / factor + g(r_n)),   r_n = base ** (-2 n / D)
+        g(r) = clip((L r / (2 pi) - slow) / (fast - slow), 0, 1)
+
+    Options: factor, base and window as in position interpolation; slow (1) and fast (4), low_freq_factor and high_freq_factor
+    of a config.json, in turns; context, L in tokens, original_max_position_embeddings there, the training context by default.
+
+    Source: Grattafiori et al. 2024 (arXiv 2407.21783), section 3.4, and the public code of Llama 3.1.
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        *,
+        factor: float = 1.0,
+        slow: float = 1.0,
+        fast: float = 4.0,
+        context: int | None = None,
+        base: float = 10_000.0,
+        window: int | None = None,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(
+            dims, factor=factor, slow=slow, fast=fast, context=context, base=base, window=window, rngs=rngs
+        )
+        self.magnitude = 1.0

@@ -19,8 +19,12 @@ FOLDER = Path(__file__).with_name("golden")
 VOCAB, TOKENS = 80, 12
 SIZES = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}
 LLAMA = {**SIZES, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+SCALING = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+SCALING["original_max_position_embeddings"] = 64
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {**LLAMA, "rope_theta": 500.0, "rms_norm_eps": 1e-4},
+    "llama-linear": {**LLAMA, "rope_theta": 100.0, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+    "llama-llama3": {**LLAMA, "rope_theta": 100.0, "rope_scaling": SCALING},
     "qwen2": {**LLAMA, "rope_theta": 1e6, "tie_word_embeddings": True},
     "qwen3": {**LLAMA, "head_dim": 12, "rms_norm_eps": 1e-5},
     "gpt2": {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 16},

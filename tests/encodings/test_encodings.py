@@ -61,7 +61,7 @@ def test_what_trains_is_chosen():
 CONVOLUTIONS = " ".join(f"convolutions/{name}" for name in ("w1", "b1", "w2", "b2"))
 PARAMETERS = {
     **dict.fromkeys(("nope", "alibi", "nape", "sandwich", "sinusoidal", "learned"), ""),
-    **dict.fromkeys(("rope", "p_rope", "rope_pi", "rope_ntk", "rope_yarn"), ""),
+    **dict.fromkeys(("rope", "p_rope", "rope_pi", "rope_ntk", "rope_yarn", "rope_llama3"), ""),
     "alibi_learned": "log_slope",
     "bam": "shape log_scale",
     "bam_contextual": "shape log_scale step_size/kernel step_size/bias",

@@ -60,12 +60,15 @@ def test_yarn_by_a_loop():
     assert expected[0] == 1 and 1 / 8 < expected[1] / 3000 ** (-2 / 10) < 1 and expected[3] == 3000 ** (-6 / 10) / 8
     np.testing.assert_allclose(rates, expected, rtol=1e-5)
     np.testing.assert_allclose(magnitude, 0.1 * np.log(8) + 1, rtol=1e-6)
+    llama, magnitude = scaled("rope_llama3", 5, **options)  # the same ramp, and no factor of queries and keys
+    np.testing.assert_allclose(llama, rates, rtol=1e-6)
+    np.testing.assert_allclose(magnitude, 1, rtol=1e-6)
 
 
 def test_no_scaling_is_rope(x):
     position = jnp.arange(T)[None]
     whole = rope().rotate(x, position)
-    for name in ("rope_pi", "rope_ntk", "rope_yarn"):
+    for name in ("rope_pi", "rope_ntk", "rope_yarn", "rope_llama3"):
         np.testing.assert_allclose(spec(name).build(DIMS, nnx.Rngs(0)).rotate(x, position), whole, atol=1e-6)
     np.testing.assert_array_equal(rope(base=200.0, base_scale=50.0).rotate(x, position), whole)
     assert (whole != rope(base=200.0).rotate(x, position))[:, 1:].any()
