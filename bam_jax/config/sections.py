@@ -78,6 +78,8 @@ class ModelConfig(ConfigSection):
     """The head is the transposed embedding, as it always is in gpt2 and bert."""
     qkv_bias: bool = younger(False)
     """Queries, keys and values have biases, as they always have in gpt2 and bert (Qwen 2)."""
+    embedding_norm: bool = younger(False)
+    """A norm behind the embeddings, as there always is in bert (BLOOM)."""
     norm_epsilon: float = younger(0.0)
     """Added to the variance in norms; 0: the family's, 1e-5 or in bert 1e-12, and 1e-6 in that of queries and keys."""
 

@@ -6,10 +6,18 @@ Source: the public code of both papers; of the others, that of Hugging Face's tr
 from bam_jax.convert.bam import BAM
 from bam_jax.convert.base import Layout
 from bam_jax.convert.bert import BERT
+from bam_jax.convert.bloom import BLOOM
 from bam_jax.convert.cable import CABLE
 from bam_jax.convert.gpt2 import GPT2
 from bam_jax.convert.llama import LLAMA
 
 __all__ = ["LAYOUTS", "Layout"]
 
-LAYOUTS: dict[str, Layout] = {"bam": BAM, "bert": BERT, "cable": CABLE, "gpt2": GPT2, "llama": LLAMA}
+LAYOUTS: dict[str, Layout] = {
+    "bam": BAM,
+    "bert": BERT,
+    "bloom": BLOOM,
+    "cable": CABLE,
+    "gpt2": GPT2,
+    "llama": LLAMA,
+}

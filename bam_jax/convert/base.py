@@ -32,6 +32,7 @@ class ArrayMapping:
     part: int = 0  # of so many equal parts of theirs along an axis
     parts: int = 1
     axis: int = 0
+    groups: int = 1  # along that axis, each of which has all parts
 
     def names(self, config: Config) -> list[str]:
         return [self.theirs.format(n=n) for n in range(config.model.layers)] if "{n}" in self.theirs else [self.theirs]
@@ -144,7 +145,7 @@ def to_theirs(layout: Layout, arrays: Arrays, config: Config) -> Arrays:
                 f"this layout has no place for {name!r} of the encoding {config.encoding!r}; it holds {layout.holds}"
             )
     parts: dict[str, list[np.ndarray]] = {name: [] for entry in entries for name in entry.names(config)}
-    axes = {name: entry.axis for entry in entries for name in entry.names(config)}
+    entry_of = {name: entry for entry in entries for name in entry.names(config)}
     for entry in entries:
         if entry.ours not in arrays:
             raise UserError(f"the model has no {entry.ours!r} for {entry.theirs!r}; it cannot be laid out so")
@@ -153,11 +154,19 @@ def to_theirs(layout: Layout, arrays: Arrays, config: Config) -> Arrays:
         layers = ours if entry.ours.startswith("layers/") and not one_for_all else [ours] * len(names)
         for name, array in zip(names, layers, strict=True):
             parts[name].append(entry.form.theirs(array, config))
-    return {name: np.ascontiguousarray(np.concatenate(own, axes[name])) for name, own in parts.items()}
+    return {name: _join_parts(entry_of[name], own) for name, own in parts.items()}
 
 
 def _take_part(entry: ArrayMapping, whole: np.ndarray, config: Config) -> np.ndarray:
     whole = np.asarray(whole, np.float32)
-    if whole.ndim <= entry.axis or whole.shape[entry.axis] % entry.parts:
-        raise UserError(f"{entry.theirs!r} {whole.shape} does not divide into {entry.parts} parts")
-    return entry.form.ours(np.split(whole, entry.parts, entry.axis)[entry.part], config)
+    count = entry.groups * entry.parts
+    if whole.ndim <= entry.axis or whole.shape[entry.axis] % count:
+        raise UserError(f"{entry.theirs!r} {whole.shape} does not divide into {count} parts")
+    own = np.split(whole, count, entry.axis)[entry.part :: entry.parts]
+    return entry.form.ours(np.concatenate(own, entry.axis), config)
+
+
+def _join_parts(entry: ArrayMapping, parts: Sequence[np.ndarray]) -> np.ndarray:
+    """The inverse of `_take_part` of all parts."""
+    groups = zip(*(np.split(part, entry.groups, entry.axis) for part in parts), strict=True)
+    return np.ascontiguousarray(np.concatenate([piece for group in groups for piece in group], entry.axis))

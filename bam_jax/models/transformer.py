@@ -85,7 +85,9 @@ class Decoder(nnx.Module):
 
         stacks = {str(number): stack(number) for number in sorted({*self.stack_of})}
         self.layers: Block | nnx.Dict[Block] = stacks["0"] if len(stacks) == 1 else nnx.Dict(stacks)
-        self.norm = family.build_norm(config, dtype=dtype, rngs=rngs)
+        norm = lambda: family.build_norm(config, dtype=dtype, rngs=rngs)
+        self.norm = norm()
+        self.embedding_norm = norm() if config.embedding_norm and not family.post_norm else None
         self.head = family.build_head(config, vocab, dtype=dtype, rngs=rngs_of(rngs, "head"))
 
     def __call__(
@@ -274,7 +276,8 @@ class Decoder(nnx.Module):
         infos = [TokenInfo(at, count[mask]) for mask in masks]
         x = per_device.embed(self.embed, tokens)
         x = x if self.position is None else self.position(x, position)
-        return sharding.shard_activations(self.norm(x) if self.post_norm else x), infos
+        norm = self.norm if self.post_norm else self.embedding_norm
+        return sharding.shard_activations(x if norm is None else norm(x)), infos
 
     def caches(self, batch: int, slots: int, *, common_positions: bool = True) -> Caches:
         """Empty caches for at least `slots` tokens in each of `batch` rows, whose positions are the same or each row's own."""
