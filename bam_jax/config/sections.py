@@ -11,7 +11,7 @@ from bam_jax.system.errors import UserError, nearest, shown
 COUNT = 2**31 - 1
 """The most steps, and tokens of a text: arrays count them in int32."""
 DTYPES = ("auto", "bfloat16", "float32")
-FAMILIES = ("llama", "gpt2", "bert")
+FAMILIES = ("llama", "gpt2", "bert", "mpt")
 OPTIMIZERS = ("adamw", "radam")
 PACKINGS = ("concat", "first_fit", "framed")
 POSITIONS = ("row", "restart")
@@ -38,7 +38,8 @@ class ModelConfig(ConfigSection):
 
     family: str = "llama"
     """"llama": RMSNorm, SwiGLU, no linear biases, a head of its own; "gpt2": LayerNorm, GELU, biases, a tied head; "bert":
-    as gpt2, but norms follow the sums (post-norm), GELU is exact, and the tied head transforms its input."""
+    as gpt2, but norms follow the sums (post-norm), GELU is exact, and the tied head transforms its input; "mpt": as gpt2,
+    but without any biases, and GELU is exact."""
     causal: bool = True
     """False: an encoder, in which every token sees the whole text."""
     layers: int = 2

@@ -10,6 +10,7 @@ from bam_jax.convert.bloom import BLOOM
 from bam_jax.convert.cable import CABLE
 from bam_jax.convert.gpt2 import GPT2
 from bam_jax.convert.llama import LLAMA
+from bam_jax.convert.mpt import MPT
 
 __all__ = ["LAYOUTS", "Layout"]
 
@@ -20,4 +21,5 @@ LAYOUTS: dict[str, Layout] = {
     "cable": CABLE,
     "gpt2": GPT2,
     "llama": LLAMA,
+    "mpt": MPT,
 }

@@ -28,7 +28,15 @@ from bam_jax.system.fields import Name
 from bam_jax.training import checkpoint, run_folder, weights
 
 FILES = ("model.safetensors", "model.pt", "pytorch_model.bin")
-MODEL_TYPES = {"bert": "bert", "bloom": "bloom", "gpt2": "gpt2", "llama": "llama", "qwen2": "llama", "qwen3": "llama"}
+MODEL_TYPES = {
+    "bert": "bert",
+    "bloom": "bloom",
+    "gpt2": "gpt2",
+    "llama": "llama",
+    "mpt": "mpt",
+    "qwen2": "llama",
+    "qwen3": "llama",
+}
 """The layout of each type in a config.json, as transformers names them. CABLE's models are of type gpt2 as well."""
 _PREFIXES = ("_orig_mod.", "module.")  # of compiled and of distributed PyTorch models
 

@@ -208,9 +208,17 @@ FAMILIES = {
         post_norm=True,
         masked=True,
     ),
+    "mpt": Family(
+        functools.partial(_layer_norm, use_bias=False),
+        functools.partial(GELU, approximate=False),
+        bias=False,
+        tied=True,
+        embedding_std=0.02,
+        std=0.02,
+    ),
 }
-"""By `config.model.family`: BAM's (appendix C, table 1; Touvron et al. 2023), and CABLE's two (section 4, Radford et al. 2019;
-section 5.5, Devlin et al. 2019)."""
+"""By `config.model.family`: BAM's (appendix C, table 1; Touvron et al. 2023), CABLE's two (section 4, Radford et al. 2019;
+section 5.5, Devlin et al. 2019), and MosaicML's MPT (as transformers has it)."""
 
 
 def _dot_general_of_rows(x: Array, kernel: Array, dimension_numbers: tuple, **options: Any) -> Array:

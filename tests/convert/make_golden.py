@@ -25,6 +25,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "llama": {**LLAMA, "rope_theta": 500.0, "rms_norm_eps": 1e-4},
     "llama-linear": {**LLAMA, "rope_theta": 100.0, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
     "llama-llama3": {**LLAMA, "rope_theta": 100.0, "rope_scaling": SCALING},
+    "mpt": {"vocab_size": VOCAB, "d_model": 36, "n_layers": 2, "n_heads": 6, "max_seq_len": 16},
     "qwen2": {**LLAMA, "rope_theta": 1e6, "tie_word_embeddings": True},
     "qwen3": {**LLAMA, "head_dim": 12, "rms_norm_eps": 1e-5},
     "bloom": {"vocab_size": VOCAB, "hidden_size": 36, "n_layer": 2, "n_head": 6, "layer_norm_epsilon": 1e-4},
