@@ -11,7 +11,7 @@ from bam_jax.system.errors import UserError, nearest, shown
 COUNT = 2**31 - 1
 """The most steps, and tokens of a text: arrays count them in int32."""
 DTYPES = ("auto", "bfloat16", "float32")
-FAMILIES = ("llama", "gpt2", "bert", "mpt")
+FAMILIES = ("llama", "gpt2", "bert", "mpt", "gemma")
 OPTIMIZERS = ("adamw", "radam")
 PACKINGS = ("concat", "first_fit", "framed")
 POSITIONS = ("row", "restart")
@@ -39,7 +39,8 @@ class ModelConfig(ConfigSection):
     family: str = "llama"
     """"llama": RMSNorm, SwiGLU, no linear biases, a head of its own; "gpt2": LayerNorm, GELU, biases, a tied head; "bert":
     as gpt2, but norms follow the sums (post-norm), GELU is exact, and the tied head transforms its input; "mpt": as gpt2,
-    but without any biases, and GELU is exact."""
+    but without any biases, and GELU is exact; "gemma": as llama, but with GELU in the place of SiLU, norms behind attention and
+    MLP as well as before them, and a tied embedding times sqrt(width)."""
     causal: bool = True
     """False: an encoder, in which every token sees the whole text."""
     layers: int = 2

@@ -8,6 +8,7 @@ from bam_jax.convert.base import Layout
 from bam_jax.convert.bert import BERT
 from bam_jax.convert.bloom import BLOOM
 from bam_jax.convert.cable import CABLE
+from bam_jax.convert.gemma3 import GEMMA3
 from bam_jax.convert.gpt2 import GPT2
 from bam_jax.convert.llama import LLAMA
 from bam_jax.convert.mpt import MPT
@@ -19,6 +20,7 @@ LAYOUTS: dict[str, Layout] = {
     "bert": BERT,
     "bloom": BLOOM,
     "cable": CABLE,
+    "gemma3": GEMMA3,
     "gpt2": GPT2,
     "llama": LLAMA,
     "mpt": MPT,

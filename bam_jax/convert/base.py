@@ -93,8 +93,11 @@ class Layout:
     args: Callable[[Config, int], dict[str, Any]] | None = None  # (config, vocabulary) -> its contents in exports
     shared: str = ""  # the name of an array that is present if all layers share one prior
     exports: bool = True
-    # weights -> those that are used, by the names in `entries`, and notes about the others
-    normalise: Callable[[Arrays], tuple[Arrays, list[str]]] = lambda weights: (weights, [])
+    # (weights, their description) -> those that are used, by the names in `entries`, and notes about the others
+    normalise: Callable[[Arrays, Mapping[str, Any]], tuple[Arrays, list[str]]] = lambda weights, described: (
+        weights,
+        [],
+    )
 
 
 def to_ours(layout: Layout, weights: Arrays, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:

@@ -36,7 +36,7 @@ class _Described(TypedDict):
     is_decoder: NotRequired[bool]
 
 
-def _normalise(weights: Arrays) -> tuple[Arrays, list[str]]:
+def _normalise(weights: Arrays, described: Mapping[str, Any]) -> tuple[Arrays, list[str]]:
     """The weights by today's names, token types folded into the positions; and notes on arrays left out or added."""
     named: Arrays = {}
     for name, array in weights.items():

@@ -54,7 +54,7 @@ def _entries(config: Config, shared: bool) -> list[ArrayMapping]:
     ]
 
 
-def _normalise(weights: Arrays) -> tuple[Arrays, list[str]]:
+def _normalise(weights: Arrays, described: Mapping[str, Any]) -> tuple[Arrays, list[str]]:
     """By the names of a model with a head."""
     bare = "word_embeddings.weight" in weights  # as on the hub
     prefix = lambda name: f"transformer.{name}" if bare and not name.startswith("lm_head") else name

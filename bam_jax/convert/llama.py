@@ -83,7 +83,7 @@ def _entries(config: Config, shared: bool) -> list[ArrayMapping]:
     ]
 
 
-def _normalise(weights: Arrays) -> tuple[Arrays, list[str]]:
+def _normalise(weights: Arrays, described: Mapping[str, Any]) -> tuple[Arrays, list[str]]:
     """Without the rates of the rotation, which old files have as arrays."""
     return {name: array for name, array in weights.items() if not name.endswith("rotary_emb.inv_freq")}, []
 
@@ -104,14 +104,13 @@ def rotation(described: Mapping[str, Any]) -> dict[str, Any]:
     return {"encoding": encoding, "encoding_options": {ours: said[name] for name, ours in names.items()}}
 
 
-def scaling(config: Config) -> dict[str, Any]:
+def scaling(encoding: str, options: Mapping[str, Any], context: int) -> dict[str, Any]:
     """The inverse of `rotation`, by the older names; what has no place there the caller finds missing."""
-    options = {"base": 10_000.0, "factor": 1.0, "slow": 1.0, "fast": 4.0, "context": config.context}
-    options |= config.encoding_options
-    made: dict[str, Any] = {"rope_theta": options["base"]}
-    for kind, (encoding, names) in SCALINGS.items():
-        if encoding == config.encoding and names:
-            made["rope_scaling"] = {"rope_type": kind} | {name: options[ours] for name, ours in names.items()}
+    values = {"base": 10_000.0, "factor": 1.0, "slow": 1.0, "fast": 4.0, "context": context, **options}
+    made: dict[str, Any] = {"rope_theta": values["base"]}
+    for kind, (name, fields) in SCALINGS.items():
+        if name == encoding and fields:
+            made["rope_scaling"] = {"rope_type": kind} | {field: values[ours] for field, ours in fields.items()}
     return made
 
 
@@ -165,7 +164,7 @@ def _args(config: Config, vocab: int) -> dict[str, Any]:
         "intermediate_size": model.hidden,
         "max_position_embeddings": config.context,
         "rms_norm_eps": model.norm_epsilon or 1e-5,
-        **scaling(config),
+        **scaling(config.encoding, config.encoding_options, config.context),
         "tie_word_embeddings": model.tied,
         "hidden_act": "silu",
         "torch_dtype": "float32",

@@ -31,6 +31,7 @@ FILES = ("model.safetensors", "model.pt", "pytorch_model.bin")
 MODEL_TYPES = {
     "bert": "bert",
     "bloom": "bloom",
+    "gemma3_text": "gemma3",
     "gpt2": "gpt2",
     "llama": "llama",
     "mpt": "mpt",
@@ -132,9 +133,9 @@ def read(layout: Layout, source: Path) -> tuple[Arrays, dict[str, Any], list[str
         weights |= _safetensors(path) if path.suffix == ".safetensors" else _torch(path)
     for prefix in _PREFIXES:
         weights = {name.removeprefix(prefix): value for name, value in weights.items()}
-    weights, notes = layout.normalise(weights)
     beside = paths[0].with_name(layout.file or "none")
     described = typed_json.parse(files.read_small(beside), str(beside)) if layout.file and beside.exists() else {}
+    weights, notes = layout.normalise(weights, described)
     return weights, described, notes
 
 

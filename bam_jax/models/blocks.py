@@ -129,7 +129,7 @@ class Block(nnx.Module):
     """One layer: x + attention(norm(x)), then x + mlp(norm(x)).
 
     In a post-norm family a norm stands behind each sum: norm(x + attention(x)), then norm(x + mlp(x)). Source: Vaswani et al.
-    2017, section 3.1; Devlin et al. 2019.
+    2017, section 3.1; Devlin et al. 2019. In a sandwich family one stands on either side: x + norm(attention(norm(x))).
     """
 
     def __init__(self, config: ModelConfig, encoding: Spec, dims: Dims, *, dtype: jnp.dtype, rngs: nnx.Rngs):
@@ -138,6 +138,8 @@ class Block(nnx.Module):
         self.attention_norm = family.build_norm(config, dtype=dtype, rngs=rngs)
         self.attention = Attention(config, encoding, dims, dtype=dtype, rngs=rngs_of(rngs, "attention"))
         self.mlp_norm = family.build_norm(config, dtype=dtype, rngs=rngs)
+        norm = lambda: family.build_norm(config, dtype=dtype, rngs=rngs) if family.sandwich else None
+        self.attention_out_norm, self.mlp_out_norm = norm(), norm()
         self.mlp = family.mlp(
             config.width, config.hidden, config.layers, family=family, dtype=dtype, rngs=rngs_of(rngs, "mlp")
         )
@@ -151,8 +153,11 @@ class Block(nnx.Module):
     ) -> tuple[Float[Array, "B R E"], Cache | None]:
         """The rows after this layer; only the last `read` of them, if it is given."""
         attended, cache = self.attention(self.attention_input(x), info, cache, read)
+        if self.attention_out_norm is not None:
+            attended = self.attention_out_norm(attended)
         x = x[:, x.shape[1] - attended.shape[1] :] + attended
         if self.post_norm:
             x = self.attention_norm(x)
             return self.mlp_norm(x + self.mlp(x)), cache
-        return x + self.mlp(self.mlp_norm(x)), cache
+        y = self.mlp(self.mlp_norm(x))
+        return x + (y if self.mlp_out_norm is None else self.mlp_out_norm(y)), cache

@@ -49,6 +49,8 @@ class Family:
     std: float | None
     post_norm: bool = False  # norms stand behind the sums of a layer, and behind the embeddings
     masked: bool = False  # the head is a `MaskedHead`
+    sandwich: bool = False  # norms stand behind a layer's attention and MLP as well, before the sums
+    scaled_embedding: bool = False  # the embeddings of tokens times sqrt(width); the tied head has them as they are
 
     def linear(
         self,
@@ -138,13 +140,21 @@ _narrow_rows.defvjp(_rows_forward, _rows_backward)
 class SwiGLU(nnx.Module):
     """down(silu(gate(x)) * up(x)). Source: Shazeer 2020."""
 
+    activation = staticmethod(jax.nn.silu)
+
     def __init__(self, width: int, hidden: int, layers: int, *, family: Family, dtype: jnp.dtype, rngs: nnx.Rngs):
         self.gate = family.linear(width, hidden, dtype=dtype, rngs=rngs_of(rngs, "gate"))
         self.up = family.linear(width, hidden, dtype=dtype, rngs=rngs_of(rngs, "up"))
         self.down = family.linear(hidden, width, dtype=dtype, rngs=rngs_of(rngs, "down"), residual_layers=layers)
 
     def __call__(self, x: Float[Array, "B T E"]) -> Float[Array, "B T E"]:
-        return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
+        return self.down(self.activation(self.gate(x)) * self.up(x))
+
+
+class GEGLU(SwiGLU):
+    """down(gelu(gate(x)) * up(x)), with the tanh approximation. Source: Shazeer 2020."""
+
+    activation = staticmethod(functools.partial(jax.nn.gelu, approximate=True))
 
 
 class GELU(nnx.Module):
@@ -216,9 +226,19 @@ FAMILIES = {
         embedding_std=0.02,
         std=0.02,
     ),
+    "gemma": Family(
+        functools.partial(nnx.RMSNorm, epsilon=1e-6),
+        GEGLU,
+        bias=False,
+        tied=True,
+        embedding_std=0.02,
+        std=0.02,
+        sandwich=True,
+        scaled_embedding=True,
+    ),
 }
 """By `config.model.family`: BAM's (appendix C, table 1; Touvron et al. 2023), CABLE's two (section 4, Radford et al. 2019;
-section 5.5, Devlin et al. 2019), and MosaicML's MPT (as transformers has it)."""
+section 5.5, Devlin et al. 2019), MosaicML's MPT, and Gemma 3 (both as transformers has them)."""
 
 
 def _dot_general_of_rows(x: Array, kernel: Array, dimension_numbers: tuple, **options: Any) -> Array:

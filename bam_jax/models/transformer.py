@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -275,6 +276,8 @@ class Decoder(nnx.Module):
         count = {mask: document_count(at, mask) for mask in masks}
         infos = [TokenInfo(at, count[mask]) for mask in masks]
         x = per_device.embed(self.embed, tokens)
+        if FAMILIES[self.config.family].scaled_embedding:
+            x = x * jnp.asarray(math.sqrt(self.config.width), x.dtype)
         x = x if self.position is None else self.position(x, position)
         norm = self.norm if self.post_norm else self.embedding_norm
         return sharding.shard_activations(x if norm is None else norm(x)), infos

@@ -64,7 +64,7 @@ RULES = (
     (f"{LAYERS}mlp/(gate|up)/bias", P("tensor")),
     (f"{LAYERS}mlp/down/kernel", P("tensor", "fsdp")),
     (f"{LAYERS}(attention/out|mlp/down)/bias", P()),
-    (f"({LAYERS}(attention|mlp)_norm|(embedding_)?norm)/(scale|bias)", P()),
+    (f"({LAYERS}(attention|mlp)_(out_)?norm|(embedding_)?norm)/(scale|bias)", P()),
     (f"{LAYERS}attention/(ssmax/scale|(query|key)_norm/scale|sink_logits)", P()),
     (f"{ENCODING}kernel", P("fsdp", "tensor")),
     (f"{ENCODING}table", P("tensor", None)),

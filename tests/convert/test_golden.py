@@ -6,7 +6,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from convert.make_golden import FOLDER, draw
+from convert.make_golden import FOLDER, VOCAB, draw
 
 from bam_jax import load
 
@@ -31,4 +31,4 @@ def test_logits_are_those_of_transformers(path, tmp_path):
     expected = numpy.load_file(path)
     model = load(written(path, tmp_path / "theirs"), overrides={"data.tokenizer": "char"})
     logits = model.decoder(jnp.asarray(expected["ids"])[None])[0][0]
-    np.testing.assert_allclose(logits, expected["logits"], atol=1e-4)
+    np.testing.assert_allclose(logits[:, :VOCAB], expected["logits"], atol=1e-4)  # Gemma's rows are filled up
