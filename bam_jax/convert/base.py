@@ -92,12 +92,12 @@ class Layout:
     file: str = ""  # the JSON file beside the weights that describes them, if there is one
     args: Callable[[Config, int], dict[str, Any]] | None = None  # (config, vocabulary) -> its contents in exports
     shared: str = ""  # the name of an array that is present if all layers share one prior
-    exports: bool = True
     # (weights, their description) -> those that are used, by the names in `entries`, and notes about the others
     normalise: Callable[[Arrays, Mapping[str, Any]], tuple[Arrays, list[str]]] = lambda weights, described: (
         weights,
         [],
     )
+    constant: Callable[[Config], Arrays] = lambda config: {}  # arrays of theirs that exports have besides
 
 
 def to_ours(layout: Layout, weights: Arrays, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:

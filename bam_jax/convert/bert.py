@@ -107,6 +107,26 @@ def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _args(config: Config, vocab: int) -> dict[str, Any]:
+    """The contents of config.json, as transformers reads them."""
+    model = config.model
+    if model.norm_epsilon not in (0.0, 1e-12):
+        raise UserError(f"the layout 'bert' has no place for config.model.norm_epsilon={model.norm_epsilon}")
+    return {
+        "architectures": ["BertForMaskedLM"],
+        "model_type": "bert",
+        "vocab_size": vocab,
+        "hidden_size": model.width,
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "intermediate_size": model.hidden,
+        "max_position_embeddings": config.encoding_options.get("length", config.context),
+        "layer_norm_eps": 1e-12,
+        "hidden_act": "gelu",
+        "torch_dtype": "float32",
+    }
+
+
 BERT = Layout(
     entries=_entries,
     config=_config,
@@ -115,6 +135,7 @@ BERT = Layout(
     document_mask=False,
     task="masked",
     file=FILE,
-    exports=False,
+    args=_args,
     normalise=_normalise,
+    constant=lambda config: {TYPES: np.zeros((2, config.model.width), np.float32)},
 )

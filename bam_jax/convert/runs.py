@@ -194,8 +194,6 @@ def describe(
 
 
 def export(layout: Layout, run: Path, folder: Path) -> None:
-    if not layout.exports:
-        raise UserError("a run is not laid out as its layout was: it lacks what was folded or left out; give --source")
     run_folder.check_empty(folder)
     config, _, decoder = checkpoint.restore_model(run)
     kinds = _flat(decoder)
@@ -210,7 +208,7 @@ def export(layout: Layout, run: Path, folder: Path) -> None:
 
 def lay_out(layout: Layout, arrays: Arrays, config: Config, vocab: int) -> tuple[Arrays, dict[str, Any]]:
     """A model in the authors' layout: its arrays by name, and the contents of the layout's file, {} without one."""
-    theirs = to_theirs(layout, arrays, config)
+    theirs = to_theirs(layout, arrays, config) | layout.constant(config)
     described = layout.args(config, vocab) if layout.args is not None else {}
     same: dict[str, Any] = {"data.tokenizer": config.data.tokenizer, "model.dtype": config.model.dtype}
     same["shared_encoding"] = config.shared_encoding  # else an array for each layer
