@@ -37,6 +37,7 @@ MODEL_TYPES = {
     "mpt": "mpt",
     "qwen2": "llama",
     "qwen3": "llama",
+    "smollm3": "smollm3",
 }
 """The layout of each type in a config.json, as transformers names them. CABLE's models are of type gpt2 as well."""
 _PREFIXES = ("_orig_mod.", "module.")  # of compiled and of distributed PyTorch models
