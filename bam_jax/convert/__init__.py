@@ -12,6 +12,7 @@ from bam_jax.convert.gemma3 import GEMMA3
 from bam_jax.convert.gpt2 import GPT2
 from bam_jax.convert.llama import LLAMA
 from bam_jax.convert.mpt import MPT
+from bam_jax.convert.own import OWN
 from bam_jax.convert.smollm3 import SMOLLM3
 
 __all__ = ["LAYOUTS", "Layout"]
@@ -26,4 +27,5 @@ LAYOUTS: dict[str, Layout] = {
     "llama": LLAMA,
     "mpt": MPT,
     "smollm3": SMOLLM3,
+    "transformers": OWN,
 }

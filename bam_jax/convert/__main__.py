@@ -1,6 +1,7 @@
 """Convert the authors' weights or a BERT into a run, or export a run's weights.
 
     python -m bam_jax.convert --run=runs/mine --export=FOLDER    # a run without its training, to be given away
+    python -m bam_jax.convert --run=runs/mine --export=FOLDER --layout=transformers --licence=apache-2.0
 
     python -m bam_jax.convert --layout=bam --source=logs/l12/bam_ssmax/version_00 --run=runs/published
     python -m bam_jax.evaluate --run=runs/published --eval=passkey --lengths=512,32768
@@ -13,8 +14,8 @@ SOURCE is hf:ORGANISATION/NAME, a folder with model.safetensors (or its parts) o
 transformers' models, config.json and the tokenizer's file; or the file of weights in it; or a .gguf file. Without --layout its
 config.json decides. A .pt or .bin file needs torch, and is read as weights only. `--config.a.b=value` sets what the weights do
 not say (the tokenizer, for one). What is exported with a layout is model.safetensors and, of BAM, args.json, for the authors'
-own code, of transformers' models, config.json; without one it is a folder that evaluate, heads, generate and --config.start take
-for a run.
+own code, of transformers' models, config.json; with --layout=transformers all that transformers opens, of any decoder, and a
+model card; without a layout it is a folder that evaluate, heads, generate and --config.start take for a run.
 """
 
 from bam_jax.system import errors
@@ -27,6 +28,7 @@ from typing import Any
 
 from bam_jax import config as configs
 from bam_jax.convert import LAYOUTS, hub
+from bam_jax.convert.hugging_face import export_to_transformers
 from bam_jax.convert.runs import export, export_own, known_layout, open_source
 from bam_jax.system import files
 from bam_jax.system.errors import UserError
@@ -42,15 +44,20 @@ def main(argv: Sequence[str]) -> None:
     )
     parser.add_argument("--source", **path, help="weights to convert: a folder or file, or hf:ORGANISATION/NAME")
     parser.add_argument("--export", **path, help="a new folder for the run's weights")
+    parser.add_argument("--licence", help="of the weights, for the model card of --layout=transformers (unknown)")
     configs.allow_option(parser)
     arguments, overrides = configs.parse(argv, parser)
     configs.allowed(arguments.allow)
     if (arguments.source is None) == (arguments.export is None):
         raise UserError("give --source=FOLDER to convert into --run, or --export=FOLDER to convert from it")
+    if arguments.licence is not None and (arguments.export is None or arguments.layout != "transformers"):
+        raise UserError("--licence is that of a model card; give it with --export and --layout=transformers")
     if arguments.export is not None:
         if overrides:
             raise UserError(f"{configs.arguments(overrides)[0]} changes nothing of an export; leave it out")
-        if arguments.layout is None:
+        if arguments.layout == "transformers":
+            export_to_transformers(bundled.find(arguments.run), arguments.export, arguments.licence)
+        elif arguments.layout is None:
             export_own(bundled.find(arguments.run), arguments.export)
         else:
             export(LAYOUTS[known_layout(arguments.layout)], bundled.find(arguments.run), arguments.export)

@@ -33,9 +33,11 @@ class ArrayMapping:
     parts: int = 1
     axis: int = 0
     groups: int = 1  # along that axis, each of which has all parts
+    layers: Sequence[int] | None = None  # whose arrays are stacked; None: all
 
     def names(self, config: Config) -> list[str]:
-        return [self.theirs.format(n=n) for n in range(config.model.layers)] if "{n}" in self.theirs else [self.theirs]
+        layers = range(config.model.layers) if self.layers is None else self.layers
+        return [self.theirs.format(n=n) for n in layers] if "{n}" in self.theirs else [self.theirs]
 
 
 def _pairs(config: Config) -> np.ndarray:
@@ -63,7 +65,7 @@ QUERY = Form(lambda x, config: x.T * _scale(config), lambda x, config: x.T / _sc
 QUERY_BIAS = Form(lambda x, config: x * _scale(config), lambda x, config: x / _scale(config))
 
 
-def linear_entries(ours: str, theirs: str, form: Form = LINEAR, bias: Form = SAME, **part: int) -> list[ArrayMapping]:
+def linear_entries(ours: str, theirs: str, form: Form = LINEAR, bias: Form = SAME, **part: Any) -> list[ArrayMapping]:
     """The entries of a linear map with a bias, by PyTorch's names."""
     return [
         ArrayMapping(f"{ours}/kernel", f"{theirs}.weight", form, **part),
@@ -154,7 +156,7 @@ def to_theirs(layout: Layout, arrays: Arrays, config: Config) -> Arrays:
             raise UserError(f"the model has no {entry.ours!r} for {entry.theirs!r}; it cannot be laid out so")
         ours, names = arrays[entry.ours], entry.names(config)
         one_for_all = config.shared_encoding and entry.ours.startswith(ENCODING)
-        layers = ours if entry.ours.startswith("layers/") and not one_for_all else [ours] * len(names)
+        layers = ours if "{n}" in entry.theirs and not one_for_all else [ours] * len(names)
         for name, array in zip(names, layers, strict=True):
             parts[name].append(entry.form.theirs(array, config))
     return {name: _join_parts(entry_of[name], own) for name, own in parts.items()}

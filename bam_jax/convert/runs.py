@@ -18,6 +18,7 @@ from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.convert import LAYOUTS, gguf
 from bam_jax.convert.base import Arrays, Layout, to_ours, to_theirs
+from bam_jax.convert.tokenizer_files import exported_tokenizer
 from bam_jax.data.tokenizers import Tokenizer, subwords
 from bam_jax.data.tokenizers.copies import find_tokenizer
 from bam_jax.models import transformer
@@ -29,6 +30,7 @@ from bam_jax.training import checkpoint, run_folder, weights
 
 FILES = ("model.safetensors", "model.pt", "pytorch_model.bin")
 MODEL_TYPES = {
+    "bam_jax": "transformers",
     "bert": "bert",
     "bloom": "bloom",
     "gemma3_text": "gemma3",
@@ -61,7 +63,7 @@ class Source:
                 f"the tokenizer {self.config.data.tokenizer!r} has {self.tokenizer.size} tokens and the embedding {size} "
                 "rows; fetch both from one model, or give another --config.data.tokenizer"
             )
-        kinds = _flat(_abstract(self.config, run_folder.vocabulary_size(self.config, self.tokenizer)))
+        kinds = flat(_abstract(self.config, run_folder.vocabulary_size(self.config, self.tokenizer)))
         shapes = {name: value.shape for leaves in kinds.values() for name, value in leaves.items()}
         made = to_ours(self.layout, self.weights, self.config, shapes)
         return {
@@ -86,8 +88,11 @@ def open_source(source: Path, overrides: Mapping[str, Any], layout: str | None =
     name, folder = _layout(source, layout), source if source.is_dir() else source.parent
     if source.suffix != ".gguf":
         weights, described, notes = read(LAYOUTS[name], source)
+        tokenizer = None if "data.tokenizer" in overrides else exported_tokenizer(folder)
+        if tokenizer is not None:
+            overrides = {"data.tokenizer": tokenizer.name, **overrides}
         config = describe(LAYOUTS[name], weights, described, overrides, folder)
-        tokenizer = find_tokenizer(config.data.tokenizer, config.data.sources())
+        tokenizer = tokenizer or find_tokenizer(config.data.tokenizer, config.data.sources())
         yield Source(LAYOUTS[name], weights, config, tokenizer, notes)
         return
     if name != "llama":
@@ -197,11 +202,11 @@ def describe(
 def export(layout: Layout, run: Path, folder: Path) -> None:
     run_folder.check_empty(folder)
     config, _, decoder = checkpoint.restore_model(run)
-    kinds = _flat(decoder)
+    kinds = flat(decoder)
     arrays = {name: np.asarray(value, np.float32) for leaves in kinds.values() for name, value in leaves.items()}
     theirs, described = lay_out(layout, arrays, config, decoder.embed.num_embeddings)
     library = import_extra("safetensors.numpy", "model.safetensors", "train")
-    with _drafted(folder) as draft:
+    with drafted(folder) as draft:
         if described:
             files.write_atomically(draft / layout.file, json.dumps(described, indent=1) + "\n")
         files.write_atomically(draft / FILES[0], library.save(theirs))  # its `save_file` lets nobody else read the file
@@ -222,7 +227,7 @@ def lay_out(layout: Layout, arrays: Arrays, config: Config, vocab: int) -> tuple
     return theirs, described
 
 
-def _flat(model: transformer.Decoder) -> dict[str, dict[str, Any]]:
+def flat(model: transformer.Decoder) -> dict[str, dict[str, Any]]:
     """The leaves of each kind by their paths."""
     _, tree = transformer.split(model)
     return {kind: traverse_util.flatten_dict(leaves, sep="/") for kind, leaves in tree.items()}
@@ -244,13 +249,13 @@ def export_own(run: Path, folder: Path) -> None:
     run_folder.check_empty(folder)
     step = run_folder.trained_step(run)
     _, tokenizer, decoder = checkpoint.restore_model(run, step=step)
-    with _drafted(folder) as draft:
+    with drafted(folder) as draft:
         weights.write(draft, run_folder.read_config(run), tokenizer, transformer.split(decoder)[1], step)
         weights.copy_records(run, draft)
 
 
 @contextlib.contextmanager
-def _drafted(folder: Path) -> Iterator[Path]:
+def drafted(folder: Path) -> Iterator[Path]:
     """A folder whose files are moved into another once all of them are written."""
     made, draft = not folder.exists(), folder / ".draft"
     run_folder.make_empty(folder)

@@ -76,7 +76,7 @@ def _files(path: str) -> dict[str, Path]:
 
 def _ranks(merges: bytes, encoder: bytes, files: dict[str, Path]) -> tuple[dict[bytes, int], int]:
     """The id of each piece of bytes, which is its rank among the merges too, and the end token's."""
-    byte_of = _alphabet()
+    byte_of = byte_alphabet()
     try:
         ids: dict[str, int] = typed_json.parse(encoder, str(files[FILES[1]]))
         eos = ids.pop(END)
@@ -100,7 +100,7 @@ def _ranks(merges: bytes, encoder: bytes, files: dict[str, Path]) -> tuple[dict[
     return ranks, eos
 
 
-def _alphabet() -> dict[str, int]:
+def byte_alphabet() -> dict[str, int]:
     """The byte of each symbol in the files: bytes that print stand for themselves, others follow U+00FF in their order."""
     printing = [byte for byte in range(256) if chr(byte).isprintable() and byte != ord(" ")]
     others = [byte for byte in range(256) if byte not in printing]

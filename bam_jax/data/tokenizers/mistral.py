@@ -29,13 +29,13 @@ class MistralTokenizer(Tokenizer):
         import_extra("mistral_common", f"tokenizer '{self.name}'", "tokenizers")
         folder = importlib.resources.files("mistral_common") / "data"
         model = (folder / "mistral_instruct_tokenizer_240323.model.v3").read_bytes()
-        self._pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
-        self.size = self._pieces.vocab_size()
-        self.digits = tuple(self._pieces.piece_to_id(digit) for digit in string.digits)
-        self.bos, self.eos = self._pieces.bos_id(), self._pieces.eos_id()
-        self.special = tuple(number for number in range(self.size) if self._pieces.is_control(number))
+        self.pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self.size = self.pieces.vocab_size()
+        self.digits = tuple(self.pieces.piece_to_id(digit) for digit in string.digits)
+        self.bos, self.eos = self.pieces.bos_id(), self.pieces.eos_id()
+        self.special = tuple(number for number in range(self.size) if self.pieces.is_control(number))
         self.hash = digest(model)
-        self._words = _Words(self._pieces.encode)
+        self._words = _Words(self.pieces.encode)
 
     def encode(self, text: str) -> np.ndarray:
         ids = [
@@ -45,7 +45,7 @@ class MistralTokenizer(Tokenizer):
         return ids[0] if len(ids) == 1 else np.concatenate(ids)
 
     def decode(self, ids: np.ndarray) -> str:
-        return self._pieces.decode(np.asarray(ids).tolist())
+        return self.pieces.decode(np.asarray(ids).tolist())
 
 
 class _Words(dict[str, tuple[int, ...]]):

@@ -41,16 +41,16 @@ class _Subwords(Tokenizer):
             text = contents.decode()
             if is_json:
                 self._check_model(json.loads(text)["model"])
-            self._library = library.Tokenizer.from_str(text) if is_json else self._from_txt(text)
+            self.library = library.Tokenizer.from_str(text) if is_json else self._from_txt(text)
         except Exception as error:  # the library raises nothing narrower
             reason = " ".join(str(error).split())[:160]
             raise UserError(
                 f"{found[0]} is no vocabulary of tokenizer '{self.name}' ({reason}); give {' or '.join(self.usual)}"
             ) from error
-        self._library.encode_special_tokens = True  # the name of a special token in a text is text
-        self._library.no_truncation()
-        self._library.no_padding()
-        vocabulary: dict[str, int] = self._library.get_vocab()
+        self.library.encode_special_tokens = True  # the name of a special token in a text is text
+        self.library.no_truncation()
+        self.library.no_padding()
+        vocabulary: dict[str, int] = self.library.get_vocab()
         if lacking := [digit for digit in string.digits if digit not in vocabulary]:
             raise UserError(f"tokenizer '{self.spec}' has no token for the digit {lacking[0]}; give another vocabulary")
         self.digits = tuple(vocabulary[digit] for digit in string.digits)
@@ -62,7 +62,7 @@ class _Subwords(Tokenizer):
         self.bos, self.eos, self.mask = (
             next((vocabulary[name] for name in names if name in vocabulary), None) for names in (BEGINS, ENDS, MASKS)
         )
-        name = self._library.model.unk_token
+        name = self.library.model.unk_token
         if name is not None and name not in vocabulary:
             raise UserError(f"tokenizer '{self.spec}' lacks its own token {name!r}; give another vocabulary")
         self._unk = vocabulary[name] if name is not None else None  # no special one: text has it
@@ -78,7 +78,7 @@ class _Subwords(Tokenizer):
         raise ValueError("it is not JSON")
 
     def _special(self, vocabulary: dict[str, int]) -> set[int]:
-        added = self._library.get_added_tokens_decoder()
+        added = self.library.get_added_tokens_decoder()
         return {number for number, token in added.items() if token.special}
 
     def encode(self, text: str) -> np.ndarray:
@@ -86,7 +86,7 @@ class _Subwords(Tokenizer):
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         # On as many threads as the library takes (RAYON_NUM_THREADS).
-        encodings = self._library.encode_batch_fast(list(map(encodable, texts)), add_special_tokens=False)
+        encodings = self.library.encode_batch_fast(list(map(encodable, texts)), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def out_of_vocabulary(self, text: str) -> str:
@@ -99,7 +99,7 @@ class _Subwords(Tokenizer):
 
     def decode(self, ids: np.ndarray) -> str:
         ids = np.asarray(ids)
-        return self._library.decode(ids[~np.isin(ids, self.special)].tolist())
+        return self.library.decode(ids[~np.isin(ids, self.special)].tolist())
 
 
 class BertTokenizer(_Subwords):

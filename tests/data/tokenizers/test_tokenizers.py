@@ -200,7 +200,7 @@ def test_capital_letters_in_the_vocabulary_keep_those_of_the_text(tmp_path):
 
 
 def test_bert_from_its_tokenizer_json(every, tmp_path):
-    library = tokenizer(every["bert"].spec)._library
+    library = tokenizer(every["bert"].spec).library
     library.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
     path = tmp_path / "any name"
     path.write_text(library.to_str(), encoding="utf-8")
