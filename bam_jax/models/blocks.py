@@ -47,8 +47,11 @@ class Attention(nnx.Module):
         self.ssmax_prior = encoding.ssmax
         self.ssmax = encoding.build_ssmax(dims, self.encoding.bias(), rngs)
         self.log_temperature = encoding.build_log_temperature(dims)
-        norm = lambda: nnx.RMSNorm(head_width, epsilon=config.norm_epsilon or 1e-6, dtype=dtype, rngs=rngs)
-        self.query_norm, self.key_norm = (norm(), norm()) if config.qk_norm else (None, None)
+        epsilon = config.norm_epsilon or 1e-6
+        self.query_norm, self.key_norm = (
+            nnx.RMSNorm(head_width, epsilon=epsilon, dtype=dtype, rngs=rngs) if config.qk_norm else None
+            for _ in range(2)
+        )
         self.gate = (
             linear(config.width, self.heads * head_width, dtype=dtype, rngs=rngs_of(rngs, "gate"))
             if config.gate
