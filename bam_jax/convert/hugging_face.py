@@ -10,9 +10,12 @@ import numpy as np
 from bam_jax.config import Config
 from bam_jax.convert.base import Arrays, Layout
 from bam_jax.convert.bert import BERT
+from bam_jax.convert.bloom import BLOOM
 from bam_jax.convert.card import model_card
+from bam_jax.convert.gemma3 import GEMMA3
 from bam_jax.convert.gpt2 import GPT2
 from bam_jax.convert.llama import LLAMA
+from bam_jax.convert.mpt import MPT
 from bam_jax.convert.own import OWN
 from bam_jax.convert.runs import FILES, drafted, flat, lay_out
 from bam_jax.convert.smollm3 import SMOLLM3
@@ -23,7 +26,7 @@ from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
 from bam_jax.training import checkpoint, run_folder
 
-NATIVE = (LLAMA, SMOLLM3, GPT2, BERT)
+NATIVE = (LLAMA, SMOLLM3, GPT2, BERT, BLOOM, MPT, GEMMA3)
 """Layouts of transformers' own classes, which are preferred."""
 CODE = ("modeling_bam_jax.py", "biases_bam_jax.py")
 

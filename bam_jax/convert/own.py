@@ -158,10 +158,10 @@ def _args(config: Config, vocab: int) -> dict[str, Any]:
     """The contents of config.json, which the modeling file reads."""
     model, pattern = config.model, specs(config)
     others = "export without --layout"
-    if model.family == "bert" or not model.causal:
+    if model.family not in ("llama", "gpt2") or model.embedding_norm or not model.causal:
         raise UserError(
-            f"transformers' layouts hold no model of config.model.family={model.family!r} with causal={model.causal} but a BERT "
-            f"with learned positions; {others}"
+            f"neither transformers' classes nor the modeling file hold a model of config.model.family={model.family!r} with "
+            f"causal={model.causal} and embedding_norm={model.embedding_norm} as it is; {others}"
         )
     names = [place["name"] for place in config.layer_pattern()]
     for name in names:

@@ -36,6 +36,22 @@ def test_logits_are_those_of_transformers(path, tmp_path):
     np.testing.assert_allclose(logits[:, :VOCAB], expected["logits"], atol=1e-4)  # Gemma's rows are filled up
 
 
+@pytest.mark.parametrize(
+    "path",
+    [path if path.stem in ("bloom", "gemma3_text") else pytest.param(path, marks=pytest.mark.full) for path in GOLDEN],
+    ids=lambda path: path.stem,
+)
+def test_they_go_back_as_they_came(path, tmp_path):
+    folder, run, back = (tmp_path / name for name in ("theirs", "run", "back"))
+    described = json.loads((written(path, folder) / "config.json").read_text())
+    convert.main([f"--source={folder}", f"--run={run}", "--config.data.tokenizer=char"])
+    convert.main([f"--run={run}", f"--export={back}", "--layout=transformers"])
+    assert json.loads((back / "config.json").read_text())["model_type"] == described["model_type"]
+    ids = jnp.asarray(numpy.load_file(path)["ids"])[None]
+    once, again = (load(each).decoder(ids)[0] for each in (run, back))
+    np.testing.assert_allclose(once, again, atol=1e-5)
+
+
 def spoil(name):
     """Changes a good folder, and returns what is then given as --source."""
 
