@@ -15,11 +15,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bam_jax.evals import records
-from bam_jax.experiments.frame import results
+from bam_jax.experiments import frame
 from bam_jax.report import comparison
 from bam_jax.system import files
-from bam_jax.training import run_folder
 
 
 def main(argv: Sequence[str]) -> None:
@@ -29,15 +27,17 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--by", help="fields that make a method, with commas (default: all that differ)")
     parser.add_argument("--out", type=files.local_path, default=Path("runs/compare"), help="folder (runs/compare)")
     given = parser.parse_args(argv)
-    by = given.by.split(",") if given.by else ()
-    unmeasured = [run for run in given.runs if _is_unmeasured(Path(run))]
-    frame = results([run for run in given.runs if run not in unmeasured] or given.runs)
-    sys.stdout.write(comparison.write(frame, given.out, by, unmeasured))
+    by = () if given.by is None else [name.strip() for name in given.by.split(",")]
+    places = [place for pattern in given.runs for place in frame.matches(pattern)]
+    measured = [place for place in places if frame.has_results(place)]
+    runs = {place: frame.find_runs(place) for place in places}
+    unmeasured = dict.fromkeys(str(run) for found in runs.values() for run in found if not frame.has_results(run))
+    cells = frame.results(measured or places)
+    sys.stdout.write(comparison.write(cells, given.out, by, [*unmeasured]))
+    for place in places:  # such as the tables of an earlier comparison
+        if place not in measured and not runs[place]:
+            print(f"left out {place}, which has no runs", file=sys.stderr)
     print(f"wrote {given.out / 'compare'}.html, .md, .csv and .tex", file=sys.stderr)
-
-
-def _is_unmeasured(run: Path) -> bool:
-    return (run / run_folder.CONFIG).exists() and not (run / records.RESULTS).exists()
 
 
 if __name__ == "__main__":

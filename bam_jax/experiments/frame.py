@@ -12,13 +12,14 @@ from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.evals import records
 from bam_jax.experiments import recorded_runs
-from bam_jax.system.errors import UserError
+from bam_jax.system.errors import UserError, shown
 from bam_jax.system.extras import import_extra
 from bam_jax.training import run_folder
 
 if TYPE_CHECKING:
     import pandas
 
+_GIVE = "give folders of runs or of records"
 _CELL = ("eval", "length", "depth", "task", "value", "n", "unit", "step")
 
 
@@ -39,30 +40,48 @@ def results(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> "pandas.D
     - `config.NAME`: every field of the configuration by its dotted name; lists and options are JSON.
 
     A cell that was measured in several parts has several rows: weight `value` by `n`. Perplexities are averaged as
-    `exp(mean(log(value)))`. The same run in two of the paths has its rows twice.
+    `exp(mean(log(value)))`. A run that several paths lead to has its rows once.
 
     Args:
         paths: folders, searched at any depth for runs and for records, or single Parquet files of records; each may be a
             pattern such as `runs/bam-*`.
 
     Raises:
-        UserError: a path has no results, or a file is damaged. pandas and pyarrow are not installed: `pip install
-            'bam_jax[results]'`.
+        UserError: no path is given, a path has no results, or a file is damaged. pandas and pyarrow are not installed: `pip
+            install 'bam_jax[results]'`.
     """
     library = import_extra("pandas", "bam_jax.results", "results")
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    rows: list[dict[str, Any]] = []
+    if not given:
+        raise UserError(f"the list of paths is empty; {_GIVE}")
+    rows: dict[tuple[Path, str, str], list[dict[str, Any]]] = {}
     for pattern in dict.fromkeys(map(str, given)):
-        found = sorted(glob.glob(pattern))
-        if not found:
-            raise UserError(f"{pattern} is not there; give folders of runs or of records")
-        before = len(rows)
-        for path, name, config, cells in itertools.chain.from_iterable(map(_read, map(Path, found))):
+        measured = False
+        for path, name, config, cells in itertools.chain.from_iterable(map(_read, matches(pattern))):
             run = _run_columns(path, name, config)
-            rows += [run | _cell_columns(cell) for cell in cells]
-        if len(rows) == before:
-            raise UserError(f"{pattern} has no results; evaluate its runs, or give folders of runs or of records")
-    return library.DataFrame(rows)
+            rows[path.resolve(), name, run["run"]] = [run | _cell_columns(cell) for cell in cells]
+            measured = measured or bool(cells)
+        if not measured:
+            raise UserError(f"{pattern} has no results; evaluate its runs, or {_GIVE}")
+    return library.DataFrame([*itertools.chain.from_iterable(rows.values())])
+
+
+def matches(pattern: str) -> list[Path]:
+    """The path of that name, else all that match it as a pattern; `UserError` where there is none."""
+    found = [pattern] if os.path.lexists(pattern) else sorted(glob.glob(pattern))
+    if not found:
+        raise UserError(f"{pattern or shown(pattern)} is not there; {_GIVE}")
+    return [*map(Path, found)]
+
+
+def has_results(path: Path) -> bool:
+    """True for a file, and for a folder in which `results` looks for measurements."""
+    return path.is_file() or any(_parents(path, pattern) for pattern in (recorded_runs.PARTS, records.RESULTS))
+
+
+def find_runs(path: Path) -> list[Path]:
+    """The runs at or below a folder, measured or not."""
+    return _parents(path, run_folder.CONFIG)
 
 
 def _read(path: Path) -> Iterator[tuple[Path, str, Config, Sequence[Mapping[str, Any]]]]:

@@ -83,6 +83,9 @@ def plot_lengths(frame: "pandas.DataFrame", evaluation: str = "", *, by: Sequenc
     """
     drawn = {each.title: each for each in compare(frame, by) if not evaluation or each.title == evaluation}
     figures = {title: figure for title, each in drawn.items() if (figure := each.figure()) is not None}
+    if evaluation in drawn and len(drawn[evaluation].lengths) == 1:
+        length = drawn[evaluation].lengths[0]
+        raise UserError(f"{evaluation!r} is measured at {length} tokens alone; evaluate it at several --lengths")
     if len(figures) != 1:
         known = list(figures) or [each.title for each in compare(frame, by)]
         what = (
@@ -96,6 +99,8 @@ def plot_lengths(frame: "pandas.DataFrame", evaluation: str = "", *, by: Sequenc
 
 def compare(frame: "pandas.DataFrame", by: Sequence[str] = ()) -> list[Comparison]:
     """The evaluations in a frame of `bam_jax.results`, each with a curve for every method; arguments as in `plot_lengths`."""
+    if lacks := {*RUN, "eval", "length", "step", "seed", "config.context"} - {*getattr(frame, "columns", ())}:
+        raise UserError(f"the frame has no column {min(lacks)!r}; give rows of bam_jax.results with all its columns")
     newest = frame.groupby(RUN)["step"].transform("max")
     frame = frame[frame["step"] == newest]
     names = label(frame, by)
@@ -177,6 +182,7 @@ def _differing(fields: Mapping[Any, Mapping[str, Any]]) -> list[str]:
 def _making(fields: Mapping[Any, Mapping[str, Any]], by: Sequence[str]) -> list[str]:
     """The fields that make methods: those that are named, or the encoding and what differs within one."""
     names = list(dict.fromkeys(name for each in fields.values() for name in each))
+    by = [by] if isinstance(by, str) else by
     for name in by:
         if name not in names:
             raise UserError(f"--by={name} is no field of these runs; {nearest(name, names)}")

@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 if sys.platform != "win32":
     import resource
@@ -30,6 +30,12 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
         )
+
+    def parse_args(self, args: Sequence[str], namespace: Any = None) -> Any:  # type: ignore[override]
+        """As argparse, but options may stand between the positional arguments."""
+        if "--" in args:  # which `parse_intermixed_args` drops before it reads what follows
+            return super().parse_args(args, namespace)
+        return self.parse_intermixed_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Raises: UserError, always."""

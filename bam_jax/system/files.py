@@ -122,6 +122,8 @@ def local(text: str) -> str:
 
 def local_path(text: str) -> Path:
     """The same as a `Path`."""
+    if not text:  # `Path` would make the current folder of it
+        raise argparse.ArgumentTypeError("is empty; give a path, or leave the option out")
     return Path(local(text))
 
 

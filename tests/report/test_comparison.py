@@ -176,6 +176,58 @@ def test_the_command_prints_and_writes_tables(six, run, command, refused, tmp_pa
     assert "has no results" in refused(compare.main, str(six / "none"))
 
 
+def test_options_may_stand_between_runs(six, command, monkeypatch):
+    monkeypatch.chdir(six)
+    first, *rest = sorted(path.name for path in six.iterdir())
+    status, said, _ = command(compare.main, first, "--out=../out", "--by= encoding , ssmax", *rest)
+    assert not status and said.count("n=3") == 4
+    assert not command(compare.main, "--out=../out", "--", first)[0], "which ends the options"
+
+
+def test_what_an_earlier_comparison_wrote_is_no_run(six, command, monkeypatch):
+    monkeypatch.chdir(six.parent)
+    ask = lambda: command(compare.main, *(f"runs/{path.name}" for path in sorted(six.iterdir())))
+    assert not ask()[0] and (six / "compare" / "compare.html").exists()
+    status, said, errors = ask()
+    assert not status and said.count("n=3") == 4 and "left out runs/compare, which has no runs" in errors
+
+
+@pytest.mark.parametrize("places", [["runs"], ["runs/*"], ["runs/bam0", "runs/none"]])
+def test_runs_without_measurements_are_listed_wherever_they_are_found(six, run, command, monkeypatch, places):
+    monkeypatch.chdir(six.parent)
+    run("none", encoding="nope")
+    status, said, errors = command(compare.main, *places, "--out=out")
+    assert not status and "--run=runs/none --eval=passkey --lengths=64,4096" in said and "left out" not in errors
+
+
+def test_a_run_that_several_paths_lead_to_counts_once(six, run):
+    (six.parent / "link").symlink_to(six)
+    once, paths = frame(six), [str(six), f"{six}/", str(six / "bam0"), str(six.parent / "link")]
+    again = bam_jax.results(paths)
+    assert again.drop(columns="path").equals(once.drop(columns="path"))
+    odd = run("[x]", KEYS | {"depth": 0.0, "value": 0.5})
+    assert [*bam_jax.results(odd)["name"]] == ["[x]"], "a name, not a pattern"
+
+
+def test_mistakes_are_named(six, refused, tmp_path, monkeypatch):
+    monkeypatch.chdir(six.parent)
+    for wrong in ("", "encoding,"):
+        assert "--by= is no field of these runs" in refused(compare.main, "runs", f"--by={wrong}")
+    assert "--out: is empty; give a path" in refused(compare.main, "runs", "--out=")
+    assert "error: '' is not there" in refused(compare.main, "")
+    with pytest.raises(UserError, match="the list of paths is empty"):
+        bam_jax.results([])
+    assert [*six.parent.iterdir()] == [six]
+    bam_jax.plot_lengths(frame(six), "passkey", by="encoding")
+    with pytest.raises(UserError, match="nothing is measured"):
+        bam_jax.plot_lengths(frame(six).iloc[:0], "passkey")
+    with pytest.raises(UserError, match="'passkey' is measured at 64 tokens alone; evaluate it at several --lengths"):
+        bam_jax.plot_lengths(frame(six).query("length == 64"), "passkey")
+    for wrong in (frame(six)[["eval", "value"]], "runs"):
+        with pytest.raises(UserError, match="the frame has no column 'config.context'; give rows of bam_jax.results"):
+            bam_jax.plot_lengths(wrong, "passkey")
+
+
 def test_a_strangers_option_is_text(run, tmp_path, command):
     for seed, value in enumerate(("<b>&_$", "plain")):
         run(f"r{seed}", KEYS | {"depth": 0.0, "value": 0.5}, encoding_options={"init": value})
