@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> None:
             raise UserError(
                 f"--seeds={given.seeds} trains one run after another, and {other} one run; leave one of both out"
             )
-        runs = {f"{workdir}-seed{seed}": {**overrides, "seed": seed} for seed in _seeds(given.seeds)}
+        runs = {f"{Path(workdir)}-seed{seed}": {**overrides, "seed": seed} for seed in _seeds(given.seeds)}
     made = {
         folder: configs.load(given.config, start.sizes(changes, Path(folder)) | changes)
         for folder, changes in runs.items()
@@ -84,7 +84,8 @@ def _seeds(text: str) -> list[int]:
     """
     first, dots, last = text.partition("..")
     try:
-        seeds = list(range(int(first), int(last) + 1)) if dots else [int(each) for each in text.split(",")]
+        # One more than the most of a range, which may be longer than memory holds.
+        seeds = list(range(int(first), int(last) + 1)[: MOST + 1]) if dots else [int(each) for each in text.split(",")]
     except ValueError:
         seeds = []
     if not seeds or len(seeds) > MOST or len({*seeds}) < len(seeds):

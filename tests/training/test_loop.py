@@ -50,7 +50,8 @@ def test_a_run_for_each_seed(path, command, refused):
     assert {each.name for each in path.iterdir() if each.is_dir()} == {"run-seed3", "run-seed7"}
     assert [run_folder.read_config(path / f"run-seed{seed}").seed for seed in (3, 7)] == [3, 7]
     assert "nothing to do" in command(*ask, "--seeds=3..3")[1]
-    for seeds in ("4..3", "1,1", "x", "1..", "0..99999"):
+    assert "nothing to do" in command(ask[0], ask[1], f"{ask[2]}/", ask[3], "--seeds=3")[1], "as a shell completes it"
+    for seeds in ("4..3", "1,1", "x", "1..", "0..99999", "0..99999999999999999999"):
         assert f"--seeds={seeds} must be seeds such as 0..4 or 0,3" in refused(*ask, f"--seeds={seeds}")
     assert "--seeds=0..1 trains one run after another" in refused(*ask, "--seeds=0..1", "--config.seed=1")
 
