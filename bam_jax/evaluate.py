@@ -12,10 +12,12 @@ if __name__ == "__main__":
     errors.before_imports()
 
 import argparse
+import glob
+import os
 from collections.abc import Sequence
 
 from bam_jax import config as configs
-from bam_jax.evals.measuring import evaluate, summarise
+from bam_jax.evals.measuring import check_run, evaluate, summarise
 from bam_jax.evals.registry import add_options, from_options
 from bam_jax.system import console, files
 
@@ -31,7 +33,12 @@ def main(argv: Sequence[str]) -> None:
     """
     parser = errors.Parser(prog="python -m bam_jax.evaluate", description=__doc__)
     parser.add_argument(
-        "--run", type=files.local, nargs="+", required=True, help="the folder of a trained run, or those of several"
+        "--run",
+        type=files.local,
+        nargs="+",
+        action="extend",
+        required=True,
+        help="the folder of a trained run, or those of several, also as a pattern such as 'runs/x-*'",
     )
     add_options(parser)
     parser.add_argument("--memory", type=float, default=2.0, help="for activations, GiB (2)")
@@ -45,11 +52,18 @@ def main(argv: Sequence[str]) -> None:
     console.progress_option(parser)
     given, overrides = configs.parse(argv, parser)
     evaluations, allow = from_options(given, overrides), configs.allowed(given.allow)
-    for run in given.run:
+    runs = [run for pattern in given.run for run in _matches(pattern)]
+    for run in runs:  # all, before the first is evaluated
+        check_run(run)
+    for run in runs:
         for each in evaluations:
             records = evaluate(run, each, memory=given.memory, skip=given.skip, allow=allow, progress=given.progress)
             for line in summarise(run, each, records):
                 print(line, flush=True)
+
+
+def _matches(pattern: str) -> list[str]:
+    return [pattern] if os.path.lexists(pattern) else sorted(glob.glob(pattern)) or [pattern]
 
 
 if __name__ == "__main__":

@@ -91,6 +91,13 @@ def evaluate(
     return done
 
 
+def check_run(run: str | os.PathLike) -> None:
+    """Raises: UserError: the run has no configuration or no checkpoint."""
+    folder = bundled.find(run)
+    run_folder.read_config(folder)
+    run_folder.trained_step(folder)
+
+
 def _check_arguments(evaluation: Evaluation, memory: float) -> None:
     lengths = evaluation.lengths
     if not lengths or min(lengths) < 1:

@@ -327,4 +327,11 @@ def test_several_runs_and_evaluations_at_once(tmp_path, command, refused):
         ]
     assert "--samples is no option of --eval=passkey,perplexity; known: depths, " in refused(*ask, "--samples=3")
     assert "unknown evaluation 'perplexit'" in refused(*ask[:4], "--eval=passkey,perplexit", "--lengths=16")
-    assert "not a run" in refused(*ask[:3], f"{tmp_path}/no", *ask[4:])
+    before = [(run / "results.jsonl").read_bytes() for run in runs]
+    assert "no is not a run" in refused(*ask[:3], f"{tmp_path}/no", *ask[4:5], "--lengths=32"), (
+        "before the first is read"
+    )
+    assert before == [(run / "results.jsonl").read_bytes() for run in runs]
+    pattern = runs[0].with_name(f"{runs[0].name[:-1]}?")
+    more = ask[0], f"--run={pattern}", f"--run={runs[1]}", "--eval=perplexity", "--lengths=16", "--tokens=32"
+    assert command(*more)[1].count("perplexity per token") == 2, "patterns, and the option twice"
