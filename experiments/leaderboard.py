@@ -32,7 +32,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 }
 """Changes of the configuration by label: every encoding as published, and the combinations with SSMax that are recommended or
 compared elsewhere."""
-STRETCHED = ("alibi", "rope_pi", "rope_ntk", "rope_yarn")
+STRETCHED = ("alibi", "rope_pi", "rope_ntk", "rope_yarn", "rope_llama3")
 """Encodings that are extended at evaluation by a factor, which is the length in training contexts."""
 SEEDS = tuple(range(500, 508))
 """The training seeds of the small scale."""

@@ -23,7 +23,7 @@ from bam_jax.encodings.prior import (
     T5Distance,
 )
 from bam_jax.encodings.registry import ENCODINGS
-from bam_jax.encodings.rotary import NTK, PartialRoPE, PositionInterpolation, RoPE, YaRN
+from bam_jax.encodings.rotary import NTK, Llama3, PartialRoPE, PositionInterpolation, RoPE, YaRN
 from bam_jax.encodings.rowwise import DAPECABLE, CoPE, DAPEKerple
 from bam_jax.encodings.specification import Spec, spec
 from bam_jax.encodings.ssmax import EffectiveSSMax, LogTemperature, SSMax
@@ -54,6 +54,7 @@ __all__ = [
     "KerplePower",
     "Learned",
     "LearnedALiBi",
+    "Llama3",
     "LogTemperature",
     "NoPE",
     "PartialRoPE",

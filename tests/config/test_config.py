@@ -99,7 +99,7 @@ def test_masked_tokens_need_an_encoder():
         ("--config.layers=4", "unknown config key config.layers; did you mean config.model.layers?"),
         ("--config.optimiser.rate=1", "did you mean 'optimizer'"),
         ("--config.optimiser.rate=1", "; keys of optimizer: name, rate, prior_rate"),
-        ("--config.model=3", "config.model is a group; name one of its keys: causal, dtype"),
+        ("--config.model=3", "config.model is a group; name one of its keys: attention_dropout, causal, dtype"),
         ("--config.steps.x=3", "write config.steps=value"),
         ("--config.steps", "not of the form --config.name=value"),
         ("--config.steps=many", "config.steps='many' must be of type int, not str"),

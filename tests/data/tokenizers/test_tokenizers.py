@@ -245,7 +245,7 @@ def test_what_is_refused(folder, monkeypatch, spec, says):
 def test_mistral_by_words_is_mistral(every, text):
     """Against sentencepiece on the whole text, spaces in every place, also those that a text brings as sentencepiece's own."""
     made = every["mistral"]
-    whole = made._pieces.encode(encodable(text))
+    whole = made.pieces.encode(encodable(text))
     assert made.encode(text).tolist() == whole
     assert made.encode(text).tolist() == whole, "the second time, from memory"
 
@@ -255,7 +255,7 @@ def test_mistral_of_long_texts(every, rng, monkeypatch):
     made = every["mistral"]
     mixed = "".join(rng.choice(["the ", "  ", "bias", "\u2581", "\n", " of 12", " a"], 2000))
     for text in (mixed, mixed.replace(" ", "")):
-        assert made.encode(text).tolist() == made._pieces.encode(text)
+        assert made.encode(text).tolist() == made.pieces.encode(text)
 
 
 def words(seed):
