@@ -108,7 +108,7 @@ def test_seeds_are_integers_or_keys_and_map(qkv):
     assert jnp.abs(first - second).max() > 0.1
     np.testing.assert_array_equal(run(dropout_seed=keys[1]), second)
     for same in (int(seeds[1]), int(seeds[1]) - 2**32, np.int64(seeds[1])):
-        np.testing.assert_array_equal(attend(*qkv, dropout_rate=0.4, dropout_seed=same), second)
+        np.testing.assert_allclose(attend(*qkv, dropout_rate=0.4, dropout_seed=same), second, atol=1e-5)
     close(jax.vmap(lambda seed: run(dropout_seed=seed))(seeds), jnp.stack([first, second]), 1e-6)
     alike = run(dropout_seed=jnp.full((B, H), 7))
     swapped = attend(*(x[::-1] for x in qkv), dropout_rate=0.4, dropout_seed=jnp.full((B, H), 7))
