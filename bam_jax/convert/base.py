@@ -165,6 +165,8 @@ def to_theirs(layout: Layout, arrays: Arrays, config: Config) -> Arrays:
 def _take_part(entry: ArrayMapping, whole: np.ndarray, config: Config) -> np.ndarray:
     whole = np.asarray(whole, np.float32)
     count = entry.groups * entry.parts
+    if count == 1:  # a number has no axis to cut
+        return entry.form.ours(whole, config)
     if whole.ndim <= entry.axis or whole.shape[entry.axis] % count:
         raise UserError(f"{entry.theirs!r} {whole.shape} does not divide into {count} parts")
     own = np.split(whole, count, entry.axis)[entry.part :: entry.parts]
@@ -173,5 +175,7 @@ def _take_part(entry: ArrayMapping, whole: np.ndarray, config: Config) -> np.nda
 
 def _join_parts(entry: ArrayMapping, parts: Sequence[np.ndarray]) -> np.ndarray:
     """The inverse of `_take_part` of all parts."""
+    if len(parts) == 1:
+        return np.array(parts[0], order="C")
     groups = zip(*(np.split(part, entry.groups, entry.axis) for part in parts), strict=True)
     return np.ascontiguousarray(np.concatenate([piece for group in groups for piece in group], entry.axis))
