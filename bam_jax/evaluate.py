@@ -12,8 +12,6 @@ if __name__ == "__main__":
     errors.before_imports()
 
 import argparse
-import glob
-import os
 from collections.abc import Sequence
 
 from bam_jax import config as configs
@@ -52,7 +50,7 @@ def main(argv: Sequence[str]) -> None:
     console.progress_option(parser)
     given, overrides = configs.parse(argv, parser)
     evaluations, allow = from_options(given, overrides), configs.allowed(given.allow)
-    runs = [run for pattern in given.run for run in _matches(pattern)]
+    runs = [run for pattern in given.run for run in files.matching(pattern) or [pattern]]
     for run in runs:  # all, before the first is evaluated
         check_run(run)
     for run in runs:
@@ -60,10 +58,6 @@ def main(argv: Sequence[str]) -> None:
             records = evaluate(run, each, memory=given.memory, skip=given.skip, allow=allow, progress=given.progress)
             for line in summarise(run, each, records):
                 print(line, flush=True)
-
-
-def _matches(pattern: str) -> list[str]:
-    return [pattern] if os.path.lexists(pattern) else sorted(glob.glob(pattern)) or [pattern]
 
 
 if __name__ == "__main__":

@@ -102,6 +102,22 @@ class Layout:
     constant: Callable[[Config], Arrays] = lambda config: {}  # arrays of theirs that exports have besides
 
 
+def sizes(config: Config, vocab: int) -> dict[str, Any]:
+    """The sizes of a decoder in a config.json of transformers, by the names that most types have there."""
+    model = config.model
+    return {
+        "vocab_size": vocab,
+        "hidden_size": model.width,
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "num_key_value_heads": model.kv_heads or model.heads,
+        "head_dim": model.head_width,
+        "intermediate_size": model.hidden,
+        "max_position_embeddings": config.context,
+        "torch_dtype": "float32",
+    }
+
+
 def to_ours(layout: Layout, weights: Arrays, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
     """Our arrays from theirs; UserError unless every array of both is used."""
     entries = layout.entries(config, layout.shared in weights)

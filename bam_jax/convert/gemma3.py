@@ -11,7 +11,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 import numpy as np
 
 from bam_jax.config import Config
-from bam_jax.convert.base import LINEAR, SAME, ArrayMapping, Arrays, Form, Layout
+from bam_jax.convert.base import LINEAR, SAME, ArrayMapping, Arrays, Form, Layout, sizes
 from bam_jax.convert.llama import EMBEDDING, FILE, HEAD, Count, Positive, rotation, scaling
 from bam_jax.system import typed_json
 from bam_jax.system.errors import UserError, shown
@@ -142,14 +142,7 @@ def _args(config: Config, vocab: int) -> dict[str, Any]:
     return {
         "architectures": ["Gemma3ForCausalLM"],
         "model_type": "gemma3_text",
-        "vocab_size": vocab,
-        "hidden_size": model.width,
-        "num_hidden_layers": model.layers,
-        "num_attention_heads": model.heads,
-        "num_key_value_heads": model.kv_heads or model.heads,
-        "head_dim": model.head_width,
-        "intermediate_size": model.hidden,
-        "max_position_embeddings": config.context,
+        **sizes(config, vocab),
         "rms_norm_eps": model.norm_epsilon or 1e-6,
         "sliding_window": windows[-1] if windows else config.context,
         "query_pre_attn_scalar": model.head_width,
@@ -157,7 +150,6 @@ def _args(config: Config, vocab: int) -> dict[str, Any]:
         "rope_parameters": rotations,
         "hidden_activation": "gelu_pytorch_tanh",
         "tie_word_embeddings": True,
-        "torch_dtype": "float32",
     }
 
 

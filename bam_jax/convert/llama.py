@@ -7,7 +7,7 @@ import numpy as np
 from msgspec import Meta
 
 from bam_jax.config import Config
-from bam_jax.convert.base import LINEAR, SAME, ArrayMapping, Arrays, Layout
+from bam_jax.convert.base import LINEAR, SAME, ArrayMapping, Arrays, Layout, sizes
 from bam_jax.system import typed_json
 from bam_jax.system.errors import UserError, shown
 
@@ -155,19 +155,11 @@ def _args(config: Config, vocab: int) -> dict[str, Any]:
     return {
         "architectures": [f"{name}ForCausalLM"],
         "model_type": name.lower(),
-        "vocab_size": vocab,
-        "hidden_size": model.width,
-        "num_hidden_layers": model.layers,
-        "num_attention_heads": model.heads,
-        "num_key_value_heads": model.kv_heads or model.heads,
-        "head_dim": model.head_width,
-        "intermediate_size": model.hidden,
-        "max_position_embeddings": config.context,
+        **sizes(config, vocab),
         "rms_norm_eps": model.norm_epsilon or 1e-5,
         **scaling(config.encoding, config.encoding_options, config.context),
         "tie_word_embeddings": model.tied,
         "hidden_act": "silu",
-        "torch_dtype": "float32",
     }
 
 

@@ -8,7 +8,7 @@ from flax import nnx, traverse_util
 
 from bam_jax import biases
 from bam_jax.config import Config, to_dict
-from bam_jax.convert.base import LINEAR, SAME, ArrayMapping, Arrays, Layout
+from bam_jax.convert.base import LINEAR, SAME, ArrayMapping, Arrays, Layout, sizes
 from bam_jax.encodings import (
     CABLENW,
     ENCODINGS,
@@ -177,14 +177,7 @@ def _args(config: Config, vocab: int) -> dict[str, Any]:
             "AutoConfig": "modeling_bam_jax.BamJaxConfig",
             "AutoModelForCausalLM": "modeling_bam_jax.BamJaxForCausalLM",
         },
-        "vocab_size": vocab,
-        "hidden_size": model.width,
-        "num_hidden_layers": model.layers,
-        "num_attention_heads": model.heads,
-        "num_key_value_heads": model.kv_heads or model.heads,
-        "head_dim": model.head_width,
-        "intermediate_size": model.hidden,
-        "max_position_embeddings": config.context,
+        **sizes(config, vocab),
         "norm_epsilon": model.norm_epsilon or 1e-5,
         "tied": decoder.head is None,
         "tie_word_embeddings": False,  # there is no second array
@@ -192,7 +185,6 @@ def _args(config: Config, vocab: int) -> dict[str, Any]:
         "waves": _waves(config),
         "places": [_place(spec, name, config) for spec, name in zip(pattern, names, strict=True)],
         "encoding_of": order if config.shared_encoding else [*range(model.layers)],
-        "torch_dtype": "float32",
         NAME: own | {"model": own["model"] | {"vocab": vocab}},
     }
 

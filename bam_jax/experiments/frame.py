@@ -1,6 +1,5 @@
 """Results as one long pandas table."""
 
-import glob
 import itertools
 import json
 import os
@@ -12,6 +11,7 @@ from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.evals import records
 from bam_jax.experiments import recorded_runs
+from bam_jax.system import files
 from bam_jax.system.errors import UserError, shown
 from bam_jax.system.extras import import_extra
 from bam_jax.training import run_folder
@@ -68,7 +68,7 @@ def results(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> "pandas.D
 
 def matches(pattern: str) -> list[Path]:
     """The path of that name, else all that match it as a pattern; `UserError` where there is none."""
-    found = [pattern] if os.path.lexists(pattern) else sorted(glob.glob(pattern))
+    found = files.matching(pattern)
     if not found:
         raise UserError(f"{pattern or shown(pattern)} is not there; {_GIVE}")
     return [*map(Path, found)]

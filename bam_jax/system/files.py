@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import errno
 import fnmatch
+import glob
 import gzip
 import io
 import itertools
@@ -125,6 +126,11 @@ def local_path(text: str) -> Path:
     if not text:  # `Path` would make the current folder of it
         raise argparse.ArgumentTypeError("is empty; give a path, or leave the option out")
     return Path(local(text))
+
+
+def matching(pattern: str) -> list[str]:
+    """The path of that name, else all that match it as a pattern of the shell, sorted; [] where there is none."""
+    return [pattern] if os.path.lexists(pattern) else sorted(glob.glob(pattern))
 
 
 def list_files(source: str, patterns: tuple[str, ...]) -> list[File]:

@@ -301,3 +301,10 @@ def test_an_encoding_that_adds_to_the_embeddings_is_refused():
         EncodedAttention("sinusoidal", encodings.Dims(H, E, T), rngs=nnx.Rngs(0))
     with pytest.raises(UserError, match="no option 'bass': did you mean 'base'"):
         EncodedAttention("rope", encodings.Dims(H, E, T), options={"bass": 3}, rngs=nnx.Rngs(0))
+
+
+def test_documents_are_as_long_as_the_rows():
+    q = jnp.ones((B, T, H, 6))
+    attend = attention_fn(prior(), CAUSAL, segments=jnp.ones((1, T - 1), jnp.int32))
+    with pytest.raises(Unsupported, match=f"documents of {T - 1} tokens, and {T} queries"):
+        attend(q, q, q)

@@ -40,6 +40,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen2": {**LLAMA, "rope_theta": 1e6, "tie_word_embeddings": True},
     "qwen3": {**LLAMA, "head_dim": 12, "rms_norm_eps": 1e-5},
     "bloom": {"vocab_size": VOCAB, "hidden_size": 36, "n_layer": 2, "n_head": 6, "layer_norm_epsilon": 1e-4},
+    "smollm3": {**LLAMA, "num_hidden_layers": 4, "no_rope_layer_interval": 2, "rope_theta": 100.0, "pad_token_id": 0},
     "gpt2": {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 16},
 }
 """Of each model what differs from transformers' defaults for its type, which is the name up to a hyphen."""

@@ -222,8 +222,15 @@ def write_gpt2(folder):
 
 
 GPT2 = {"model.family": "gpt2"}
+NATIVE = ("rope", "rope_pi", "rope_llama3", "nope")
+"""Encodings for which transformers has a class."""
 KINDS = {
-    "LlamaForCausalLM": [{"encoding": "rope", "model.kv_heads": 2}, {"encoding": "rope", "model.tied": True}],
+    "LlamaForCausalLM": [
+        {"encoding": "rope", "model.kv_heads": 2},
+        {"encoding": "rope", "model.tied": True},
+        {"encoding": "rope_pi", "encoding_options.factor": 4.0},
+        {"encoding": "rope_llama3", "encoding_options.factor": 4.0},
+    ],
     "Qwen2ForCausalLM": [{"encoding": "rope", "model.qkv_bias": True, "encoding_options.base": 500.0}],
     "Qwen3ForCausalLM": [{"encoding": "rope", "model.qk_norm": True, "model.norm_epsilon": 1e-4, "model.head_dim": 8}],
     "SmolLM3ForCausalLM": [
@@ -235,7 +242,7 @@ KINDS = {
         {"encoding": "learned", "model.family": "bert", "model.causal": False, "data.task": "masked"},
     ],
     "BamJaxForCausalLM": [
-        *({"encoding": name} for name in sorted(encodings.ENCODINGS.keys() - {*own.WITHOUT, "rope", "nope"})),
+        *({"encoding": name} for name in sorted(encodings.ENCODINGS.keys() - {*own.WITHOUT, *NATIVE})),
         *({"encoding": name} | GPT2 for name in ("rope", "nope", "alibi", "cable_nw", "sinusoidal")),
         {"encoding": "bam", "encoding_options.train_loc": True, "ssmax": "on", "model.kv_heads": 2},
         *({"encoding": name, "ssmax": "effective"} for name in ("nope", "alibi", "bam", "bam_contextual", "t5")),
