@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from bam_jax import config as configs
 from bam_jax.evals.measuring import check_run, evaluate, summarise
 from bam_jax.evals.registry import add_options, from_options
-from bam_jax.system import console, files
+from bam_jax.system import console, files, programs
 
 
 def main(argv: Sequence[str]) -> None:
@@ -53,6 +53,7 @@ def main(argv: Sequence[str]) -> None:
     runs = [run for pattern in given.run for run in files.matching(pattern) or [pattern]]
     for run in runs:  # all, before the first is evaluated
         check_run(run)
+    programs.keep()
     for run in runs:
         for each in evaluations:
             records = evaluate(run, each, memory=given.memory, skip=given.skip, allow=allow, progress=given.progress)

@@ -18,7 +18,7 @@ from pathlib import Path
 from bam_jax import config as configs
 from bam_jax.analysis.figures import NAMES, draw
 from bam_jax.render import style
-from bam_jax.system import files
+from bam_jax.system import files, programs
 from bam_jax.system.errors import UserError
 from bam_jax.training import bundled
 
@@ -54,6 +54,7 @@ def main(argv: Sequence[str]) -> None:
         out = out.with_suffix("")
     for suffix in style.SUFFIXES:
         style.keep_other(Path(f"{out}{suffix}"))
+    programs.keep()
     figure = draw(given.name, runs, given.length, configs.allowed(given.allow))
     out.parent.mkdir(parents=True, exist_ok=True)
     style.save_both(figure, out)

@@ -22,7 +22,7 @@ from bam_jax import config as configs
 from bam_jax.analysis.language_model import load
 from bam_jax.models.generate import CHUNK
 from bam_jax.models.sampling import Sampling
-from bam_jax.system import console, files
+from bam_jax.system import console, files, programs
 from bam_jax.system.errors import UserError
 from bam_jax.training import bundled, run_folder
 
@@ -49,6 +49,7 @@ def main(argv: Sequence[str]) -> None:
     if (given.prompt is None) == (given.file is None):
         raise UserError("give --prompt=TEXT or --file=PATH to go on with, one of the two")
     prompt = _read(given.file) if given.prompt is None else given.prompt
+    programs.keep()
     model = load(given.run, overrides=overrides, allow=given.allow)
     if model.step < (steps := model.config.steps):
         run = bundled.find(given.run)

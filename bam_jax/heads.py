@@ -23,7 +23,7 @@ from types import ModuleType
 
 from bam_jax import config as configs
 from bam_jax.analysis import ablation, heads, retrieval_heads
-from bam_jax.system import console, files
+from bam_jax.system import console, files, programs
 from bam_jax.system.errors import UserError
 
 PROMPTS = 5
@@ -51,6 +51,7 @@ def main(argv: Sequence[str]) -> None:
     given, overrides = configs.parse(argv, parser)
     common = {"overrides": overrides, "allow": configs.allowed(given.allow), "progress": given.progress}
     _check_one(given)
+    programs.keep()
     measured: ModuleType
     if given.passkey:
         prompts = PROMPTS if given.prompts is None else given.prompts

@@ -25,7 +25,7 @@ from bam_jax.retrieval.metrics import DEPTH
 from bam_jax.retrieval.problem import Problem, load
 from bam_jax.retrieval.ranking import SCORERS, rank
 from bam_jax.retrieval.results import EMBEDDINGS, Origin, Setting
-from bam_jax.system import console, files, git, lock, resources
+from bam_jax.system import console, files, git, lock, programs, resources
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.training import checkpoint, run_folder
 
@@ -36,6 +36,7 @@ def main(argv: Sequence[str]) -> None:
     _check(given, lengths, scorers)
     configs.allowed(given.allow)
     resources.keep_freed_memory()
+    programs.keep()
     out, name = given.out, f"--out={given.out}"
     for source in filter(None, (given.corpus, given.queries, given.qrels)):
         check_outside(name, out, source)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from bam_jax.experiments.sweep import Sweep
 from bam_jax.models import counts
-from bam_jax.system import files
+from bam_jax.system import files, programs
 from bam_jax.system.errors import UserError
 from bam_jax.system.parent import end_with_parent
 
@@ -70,6 +70,7 @@ def main(argv: Sequence[str]) -> int:
             os.sched_setaffinity(0, {given.core})
         if given.parent is not None:
             end_with_parent(given.parent)
+        programs.keep()
         sweep.recorder.work(job, sweep.folder)
         return 0
     if given.jobs is not None and given.jobs < 1:

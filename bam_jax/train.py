@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bam_jax import config as configs
 from bam_jax.config import description
-from bam_jax.system import console, files
+from bam_jax.system import console, files, programs
 from bam_jax.system.errors import UserError
 from bam_jax.training import loop, start
 
@@ -64,6 +64,7 @@ def main(argv: Sequence[str]) -> None:
         folder: configs.load(given.config, start.sizes(changes, Path(folder)) | changes)
         for folder, changes in runs.items()
     }
+    programs.keep()
     for folder, config in made.items():
         loop.train(
             config,

@@ -71,6 +71,7 @@ def keep_programs(config):
     """Compiled programs are kept for the next run, which takes half the time; `pytest --cache-clear` drops them."""
     if not hasattr(config, "cache"):  # -p no:cacheprovider
         return
+    os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("home"))  # of the commands that tests start
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")  # JAX does not guard a folder that several processes write
     jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir(f"compiled-{worker}")))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

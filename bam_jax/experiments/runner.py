@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -82,8 +81,8 @@ def run(
     board = Board(jobs, folder)
     waiting, free, failed = list(jobs), list(slots), []
     running: list[tuple[Job | Benchmark, Slot, subprocess.Popen[bytes]]] = []
-    with _compilation_cache() as cache, _raising_on_sigterm():
-        environment = ({"JAX_PLATFORMS": platform} if platform else {}) | cache | os.environ
+    with _raising_on_sigterm():
+        environment = ({"JAX_PLATFORMS": platform} if platform else {}) | os.environ
         try:
             while waiting or running:
                 while waiting and free and not (running and isinstance(waiting[0], Benchmark)):
@@ -104,13 +103,6 @@ def run(
                 process.wait()
     board.close(len(failed))
     return failed
-
-
-@contextlib.contextmanager
-def _compilation_cache() -> Iterator[dict[str, str]]:
-    """The variables of a cache that all jobs share; it is of this sweep only, since another machine's may not suit."""
-    with tempfile.TemporaryDirectory() as path:
-        yield {"JAX_COMPILATION_CACHE_DIR": path, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3"}
 
 
 @contextlib.contextmanager

@@ -1,0 +1,114 @@
+"""Compiled programs, kept for the commands that come later.
+
+JAX keeps them in a folder, but writes there in place: a process that is killed leaves part of a program, which nobody writes
+again, and two may write one at a time. So each process has a folder of its own, with links to what is kept. What it has
+compiled is moved there at its end, or by the next process where it was killed.
+"""
+
+import atexit
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import stat
+import tempfile
+import warnings
+import zlib
+from pathlib import Path
+
+import jax
+
+LIMIT = 2**30
+"""Bytes that are kept; the oldest programs go first."""
+
+
+def keep() -> None:
+    """Keep what this process compiles, in `folder`, and use what others have.
+
+    JAX's own variables come first: `JAX_COMPILATION_CACHE_DIR` is another folder, `JAX_ENABLE_COMPILATION_CACHE=false` none.
+    Without a folder to write in, all is compiled again.
+    """
+    if jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache:
+        return
+    kept = folder()
+    try:
+        kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+        owner = kept.stat()
+        if owner.st_uid != os.getuid() or stat.S_IMODE(owner.st_mode) & 0o022:
+            return  # who can write there can make this process run anything
+        _take_abandoned(kept)
+        own = Path(tempfile.mkdtemp(prefix="process-", dir=kept))
+        lock = os.open(own, os.O_RDONLY)  # held until this process ends, however it does
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for program in kept.glob("*-cache"):
+            os.link(program, own / program.name)
+    except OSError:
+        return
+    atexit.register(_close, own, kept)
+    warnings.filterwarnings(
+        "ignore", "Error (reading|writing) persistent compilation cache entry"
+    )  # it is compiled again
+    jax.config.update("jax_compilation_cache_dir", str(own))
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def folder() -> Path:
+    """Where programs are kept: in the user's cache, apart for each kind of processor, since they may not run on another."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    features = next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+    kind = hashlib.sha256(f"{platform.machine()} {features}".encode()).hexdigest()[:12]
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache, "bam_jax", f"programs-{kind}")
+
+
+def _take_abandoned(kept: Path) -> None:
+    """Take over what processes that were killed have compiled, but for what they wrote in part."""
+    for own in kept.glob("process-*"):
+        lock = os.open(own, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for program in own.glob("*-cache"):
+                if not (kept / program.name).exists() and not _is_whole(program):
+                    program.unlink()
+            _close(own, kept)
+        except BlockingIOError:  # it is running
+            pass
+        finally:
+            os.close(lock)
+
+
+def _is_whole(program: Path) -> bool:
+    """Whether it can be unpacked, as JAX packs it: by zstandard where that is installed, else by zlib."""
+    packed = program.read_bytes()
+    try:
+        import zstandard
+    except ImportError:
+        try:
+            return bool(zlib.decompress(packed))
+        except zlib.error:
+            return False
+    try:
+        return bool(zstandard.decompress(packed))
+    except zstandard.ZstdError:
+        return False
+
+
+def _close(own: Path, kept: Path) -> None:
+    """Move what this process has compiled to where all is kept."""
+    try:
+        for program in own.glob("*-cache"):
+            if not (kept / program.name).exists():
+                program.rename(kept / program.name)
+        programs = sorted(kept.glob("*-cache"), key=lambda path: path.stat().st_mtime)
+        total = sum(path.stat().st_size for path in programs)
+        while programs and total > LIMIT:
+            total -= programs[0].stat().st_size
+            programs.pop(0).unlink()
+    except OSError:
+        pass  # another process may have removed some; or the disk is gone
+    shutil.rmtree(own, ignore_errors=True)
