@@ -30,6 +30,10 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser) -> tuple[argpars
     namespace, unknown = parser.parse_known_args(rest)
     if unknown:
         from_arguments(changes)  # a value after a space is unknown, and what it was meant for lacks one
+        before = rest[max(rest.index(unknown[0]) - 1, 0)]
+        if not unknown[0].startswith("-") and "=" in before:
+            several = f"{before.partition('=')[0]} VALUE {unknown[0]}"
+            raise UserError(f"unknown argument {unknown[0]} after {before}; several values are written as in {several}")
         options = [f"--{name.replace('_', '-')}" for name in vars(namespace)] + [f"{PREFIX}name=value"]
         raise UserError(f"unknown argument {unknown[0]}; {nearest(unknown[0].partition('=')[0], options, '--help')}")
     return namespace, from_arguments(changes)

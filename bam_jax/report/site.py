@@ -71,7 +71,8 @@ def write(
     commands = _find_commands(papers, descriptions, folder)
     runs, configs = _read_runs(_find_runs(folder, descriptions, recorded), recorded, commands, skipped)
     if not runs:
-        none = f"{folder} has no runs; make some with python -m bam_jax.sweep, or add --scale=small for the papers' records"
+        make = "python -m bam_jax.train or bam_jax.sweep"
+        none = f"{folder} has no runs; make some with {make}, or add --scale=small for the papers' records"
         raise UserError(skipped.lines[0] if skipped.lines else none)
     given = [f"--scale={scale}"] if scale else []
     again = shlex.join(["python", "-m", "bam_jax.report", str(folder), *given])

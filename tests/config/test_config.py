@@ -390,6 +390,8 @@ def test_parse_splits_overrides_and_names_the_nearest():
     parser.add_argument("--workdir")
     namespace, changes = config.parse(["--config=a.py", "--config.steps=3", "--workdir", "w"], parser)
     assert namespace == argparse.Namespace(config="a.py", workdir="w") and changes == {"steps": 3}
+    with pytest.raises(UserError, match="unknown argument b after --workdir=a; .* --workdir VALUE b"):
+        config.parse(["--config=a.py", "--workdir=a", "b"], parser)
     with pytest.raises(UserError, match="unknown argument --workdri=w; did you mean '--workdir'"):
         config.parse(["--config=a.py", "--workdri=w"], parser)
     with pytest.raises(UserError, match="required: --config"):

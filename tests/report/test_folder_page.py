@@ -155,7 +155,7 @@ def test_a_run_that_cannot_be_read_is_left_out_and_named(folder, capsys):
 
 
 def test_a_report_on_nothing_names_the_remedy(tmp_path):
-    with pytest.raises(UserError, match=r"has no runs; make some with python -m bam_jax.sweep"):
+    with pytest.raises(UserError, match=r"has no runs; make some with python -m bam_jax.train"):
         main([str(tmp_path)])
     with pytest.raises(UserError, match=r"no experiment.json; run python -m bam_jax.sweep"):
         report.write(tmp_path)
