@@ -158,10 +158,11 @@ def from_json(text: str) -> Config:
 def digest(config: Config) -> str:
     """Twelve hex digits that name what is trained: the start of the SHA-256 of the sorted JSON.
 
-    The mesh, the logger, and `younger` fields at their defaults do not count.
+    The mesh, the logger, the profile, and `younger` fields at their defaults do not count.
     """
     tree = _without_younger(config)
     del tree["mesh"], tree["logger"]
+    tree.pop("profile_steps", None)
     tree["tensorboard"] = False  # before `logger` this field counted: digests of committed records stay
     text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -341,11 +341,25 @@ class Config(ConfigSection):
     """Tokens of that text, rounded up to whole batches; always the same."""
     logger: str = ""
     """Where metrics are written as well: "tensorboard"; "wandb", Weights & Biases; "": nowhere."""
+    profile_steps: str = younger("")
+    """FIRST:LAST, steps of which a trace is written into the run's folder, `profile`, for TensorBoard or XProf; "": none."""
 
     @property
     def sequences(self) -> int:
         """Sequences of one optimiser step, each of `context` tokens, pads among them."""
         return self.batch * (len(TRIPLET) if self.data.contrastive else 1)
+
+    def profiled(self) -> range:
+        """The steps of `profile_steps`.
+
+        >>> Config(profile_steps="10:12").profiled(), len(Config().profiled())
+        (range(10, 13), 0)
+        """
+        first, colon, last = self.profile_steps.partition(":")
+        numbers = [int(text) if text.isascii() and text.isdigit() else 0 for text in (first, last)]
+        right = not self.profile_steps or (colon == ":" and 1 <= numbers[0] <= numbers[1] <= self.steps)
+        self.require("profile_steps", right, f"FIRST:LAST within the {self.steps} steps, such as 10:12")
+        return range(numbers[0], numbers[1] + 1) if self.profile_steps else range(0)
 
     def layer_pattern(self) -> list[dict[str, Any]]:
         """The arguments of `encodings.spec` for each place of the pattern of layers, one of a single encoding.
@@ -388,6 +402,7 @@ class Config(ConfigSection):
         self.above(0, "log_temperature", "log_temperature_start", "eval_every")
         self.above(1, "context", "batch", "steps", "log_every", "checkpoint_every", "eval_tokens")
         self.below(COUNT, "context", "batch", "steps")
+        self.profiled()
         self.within(0, 2**32 - 1, "seed")
         if self.data.contrastive:  # each micro-batch is embedded twice, to the same embeddings
             self.model.require("attention_dropout", not self.model.attention_dropout, "0 for the task 'triplets'")

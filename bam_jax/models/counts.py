@@ -95,6 +95,17 @@ CHIPS = {
 }
 """Dense bfloat16 operations per second by the makers' data sheets; "cpu": one core's in float32, roughly, as a sweep uses it."""
 
+
+def peak(kind: str) -> float | None:
+    """The chip's number in `CHIPS`, by the kind that JAX gives a device; None: not listed.
+
+    >>> peak("NVIDIA H100 80GB HBM3") == CHIPS["h100"], peak("TPU v5 lite") == CHIPS["v5e"], peak("cpu")
+    (True, True, None)
+    """
+    name = {"tpu v5": "v5p"}.get(kind.lower(), kind.lower().replace(" lite", "e"))
+    return next((operations for chip, operations in CHIPS.items() if chip in name and chip != "cpu"), None)
+
+
 BANDWIDTHS = {
     "a6000": 768e9,
     "a100": 2039e9,

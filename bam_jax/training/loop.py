@@ -93,6 +93,7 @@ def fit(
         UserError: the configuration or the folder will not do, processes differ, or loss or gradient are not finite.
         errors.Stopped: `stop` returned true.
     """
+    begun = time.perf_counter()
     # What the configuration and the folder get wrong: before anything is printed, and before the data are read.
     files.refuse_address(workdir)
     resources.keep_freed_memory()
@@ -131,8 +132,8 @@ def fit(
         shardings = state_shardings(shapes, tx, mesh)
         devices = mesh.devices.flatten().tolist()
         _check_memory(config, shapes, devices)
+        known = counts.parameters_of(shapes["model"])
         if verbose:
-            known = counts.parameters_of(shapes["model"])
             log(f"encoding {pattern.describe(config)}")
             if before_start is not None:
                 theirs, ours = (_encoding(each) for each in (before_start, config))
@@ -179,17 +180,27 @@ def fit(
             state = initial_state(initialise, config.start, shardings)
             if first:
                 (run / METRICS).unlink(missing_ok=True)  # of a training that was killed before its first checkpoint
-        meter = stack.enter_context(metering(config, run, done=done, progress=progress))
+        peak, per_step = counts.peak(devices[0].device_kind), counts.step_operations(config, known)
+        full_speed = None if peak is None else len(devices) * peak / per_step * config.sequences * config.context
+        meter = stack.enter_context(metering(config, run, done=done, progress=progress, full_speed=full_speed))
         if first:
             run_folder.renew(run, config)  # only now: a run that cannot go on keeps its configuration
 
         # The steps.
         update = make_step(config, graph, tx, shardings)
+        profiled, trace = config.profiled(), stack.enter_context(contextlib.ExitStack())
         log("compiling the training step")
         compiling = time.perf_counter()
         for step in range(done + 1, config.steps + 1):
             last = step == config.steps
-            state, metrics = update(state, sharding.shard_batch(next(data), mesh))
+            if step in profiled and step in (profiled[0], done + 1):
+                trace.enter_context(jax.profiler.trace(run / "profile"))
+            with jax.profiler.StepTraceAnnotation("train", step_num=step):
+                state, metrics = update(state, sharding.shard_batch(next(data), mesh))
+            if profiled and step == profiled[-1]:
+                jax.block_until_ready(metrics)
+                trace.close()
+                log(f"wrote a trace of steps up to {step:,} to {run / 'profile'}")
             meter.take(step, metrics)
             if step == done + 1:
                 log(f"compiled in {duration.span(time.perf_counter() - compiling)}; step {step:,} is running")
@@ -207,6 +218,9 @@ def fit(
             if stopped:
                 at = f"stopped at step {step} of {config.steps}"
                 raise errors.Stopped(f"{run}: {at}; the same command goes on from there")
+        spent = time.perf_counter() - begun
+        if meter.productive:
+            log(f"steps took {min(1.0, meter.productive / spent):.0%} of {duration.span(spent)} (goodput)")
     return read_metrics(run)
 
 

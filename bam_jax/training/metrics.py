@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,7 +24,8 @@ class StepMetrics(TypedDict):
 
     The loss is that of a token, as weighted, or of a query among the candidates of its batch. `accuracy` is the share of queries
     whose own positive is the nearest candidate. `seconds` are those of training so far, and `tokens_per_second` counts since the
-    line before. Only what every version has written is required.
+    line before, and `mfu` is their share of the devices' peak, where that is known. Only what every version has written is
+    required.
     """
 
     step: Natural
@@ -34,6 +36,7 @@ class StepMetrics(TypedDict):
     held_out_loss: NotRequired[Finite]
     rate: NotRequired[Finite]
     tokens_per_second: NotRequired[Seconds]
+    mfu: NotRequired[Share]
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
@@ -55,15 +58,30 @@ class Meter:
     """Takes the metrics of every step, stops at numbers that are not finite, writes and shows the rest.
 
     To read a step's metrics is to wait for the device. They are read one step late, when the next step has been dispatched:
-    the device works on that one meanwhile, and never waits for Python. `seconds` are those of training before.
+    the device works on that one meanwhile, and never waits for Python.
+
+    Args:
+        seconds: those of training before.
+        full_speed: tokens a second at the devices' peak; None: unknown.
     """
 
-    def __init__(self, config: Config, run: Path, writers: Sequence[loggers.Logger], bar: console.Bar, seconds: float):
+    def __init__(
+        self,
+        config: Config,
+        run: Path,
+        writers: Sequence[loggers.Logger],
+        bar: console.Bar,
+        seconds: float,
+        full_speed: float | None,
+    ):
         self._config, self._run, self._writers, self._bar = config, run, writers, bar
         self._rate = optimizer.schedule(config.optimizer, config.steps)
         self._names = "loss", "gradient_norm", *(["accuracy"] if config.data.contrastive else [])  # of a step's metrics
         self._tokens = config.sequences * config.context
+        self._full_speed = full_speed
         self._start = time.perf_counter() - seconds
+        self._read_at: float | None = None
+        self._durations: list[float] = []
         self._late: tuple[int, jax.Array] | None = None
         self._mark: tuple[int, float] | None = None  # step and time of the line before
         self._speed = 0.0
@@ -100,12 +118,17 @@ class Meter:
         if held_out is not None and not math.isfinite(held_out):
             self.diverge(f"step {step}: the loss on held-out text is {held_out}")
         now = time.perf_counter()
+        if self._read_at is not None:
+            self._durations.append(now - self._read_at)
+        self._read_at = now
         if self._mark is None:  # the first step compiles: its time says nothing
             self._mark = step, now
         before, then = self._mark
         speed = (step - before) * self._tokens / (now - then) if step > before else 0.0
         shown = self._speed or speed
         rate = f", {shown:,.0f} tokens/s" if shown else ""
+        if shown and self._full_speed is not None:
+            rate += f", MFU {shown / self._full_speed:.1%}"
         self._bar.set_postfix_str(f"loss {loss:.4f}{self._said}{rate}", refresh=False)
         self._bar.update()
         if step % self._config.log_every == 0 or step == self._config.steps or held_out is not None:
@@ -117,10 +140,16 @@ class Meter:
                 "tokens": step * self._tokens,
                 "seconds": round(now - self._start, 3),
                 "tokens_per_second": round(speed),
+                **({} if self._full_speed is None else {"mfu": round(speed / self._full_speed, 4)}),
             }
             for writer in self._writers:
                 writer.write(record)
             self._mark, self._speed = (step, now), speed
+
+    @property
+    def productive(self) -> float:
+        """Seconds that all steps would have taken as long as the median one, without pauses."""
+        return (len(self._durations) + 1) * statistics.median(self._durations) if self._durations else 0.0
 
     def diverge(self, what: str) -> NoReturn:
         """End a training whose numbers are not finite."""
@@ -131,7 +160,9 @@ class Meter:
 
 
 @contextlib.contextmanager
-def metering(config: Config, run: Path, *, done: int, progress: bool | None = None) -> Iterator[Meter]:
+def metering(
+    config: Config, run: Path, *, done: int, progress: bool | None = None, full_speed: float | None = None
+) -> Iterator[Meter]:
     """A `Meter` with its files and its bar, which are closed at the end; only process 0 writes and shows."""
     first, writers, seconds = processes.is_first(), list[loggers.Logger](), 0.0
     with contextlib.ExitStack() as stack:
@@ -143,4 +174,4 @@ def metering(config: Config, run: Path, *, done: int, progress: bool | None = No
             writers.append(stack.enter_context(contextlib.closing(loggers.LOGGERS[config.logger](config, run))))
         show = progress if first else False
         bar = stack.enter_context(console.progress(config.steps, done=done, label=run.name, show=show))
-        yield Meter(config, run, writers, bar, seconds)
+        yield Meter(config, run, writers, bar, seconds, full_speed)

@@ -5,6 +5,7 @@ tokenizer/         its tokenizer's files
 checkpoints/       see `checkpoint`
 model.safetensors  in place of checkpoints/ if it is not trained on: see `weights`
 metrics.jsonl      see `metrics`
+profile/           traces of steps, where config.profile_steps asks for them
 diverged           present if the last training ended with numbers that are not finite; it says which
 .lock              held by the process that trains
 """
@@ -35,7 +36,15 @@ WEIGHTS = "model.safetensors"
 METRICS = "metrics.jsonl"
 DIVERGED = "diverged"
 
-FREE = ("logger", "log_every", "checkpoint_every", "eval_every", "data.workers", "optimizer.accumulate")
+FREE = (
+    "logger",
+    "profile_steps",
+    "log_every",
+    "checkpoint_every",
+    "eval_every",
+    "data.workers",
+    "optimizer.accumulate",
+)
 """Fields that a run may go on with other values of, besides the mesh: they change no mathematics."""
 _DAMAGED = "put it back from a copy, or train into another folder"
 _EDITED = f"put it back from a copy, or take its {jsonl.CRC} out where the change is yours"

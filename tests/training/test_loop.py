@@ -1,3 +1,6 @@
+import itertools
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -96,6 +99,35 @@ def test_metrics_are_read_one_step_late_and_all_at_the_end(tmp_path):
         meter.flush()
         meter.flush()
     assert steps() == [1, 2, 3] and read_metrics(tmp_path)[2]["loss"] == 1.5
+
+
+def test_speed_stands_beside_the_peak_where_that_is_known(tmp_path, monkeypatch):
+    now = itertools.count(0, 2.0)  # seconds
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(now)))
+    config = configs.Config(steps=4, log_every=1, batch=5, context=10)
+    with metering(config, tmp_path, done=0, progress=False, full_speed=100.0) as meter:
+        for step in range(1, 5):
+            meter.take(step, jnp.ones(2))
+        meter.flush()
+    assert [record["mfu"] for record in read_metrics(tmp_path)] == [0, 0.25, 0.25, 0.25]  # 50 tokens in two seconds
+    assert meter.productive == 8.0
+
+
+def test_steps_are_profiled_once_and_the_run_stays_the_same(path, capsys):
+    few = "--config.steps=4"
+    loop.fit(tiny(path, few, "--config.profile_steps=2:3"), path / "profiled", progress=True)
+    loop.fit(tiny(path, few), path / "plain", progress=False)
+    same(final(path / "profiled"), final(path / "plain"))
+    (trace,) = (path / "profiled").glob("profile/**/*.xplane.pb")
+    assert b"train" in trace.read_bytes()
+    said = capsys.readouterr().err
+    assert "trace of steps up to 3" in said and "(goodput)" in said
+
+
+@pytest.mark.parametrize("steps", ["3", "3:2", "0:2", "2:900", "a:b"])
+def test_steps_to_profile_are_within_the_training(steps):
+    with pytest.raises(UserError, match="config.profile_steps=.* must be FIRST:LAST within the 20 steps"):
+        configs.Config(steps=20, profile_steps=steps)
 
 
 @pytest.fixture
