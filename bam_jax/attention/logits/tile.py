@@ -4,6 +4,7 @@ Everything about tokens comes as arrays with an axis of length one, [1, n] on on
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -159,7 +160,7 @@ class Parameters:
     @property
     def sizes(self) -> list[int]:
         """Number of columns of each leaf."""
-        return [shape[0] if shape else 1 for shape in self.shapes]
+        return [math.prod(shape) for shape in self.shapes]
 
     def table(self, bias: Bias, heads: int) -> Float[Array, "H P"]:
         """All parameters in float32; one column of zeros if there are none."""
@@ -239,7 +240,7 @@ def _refolded(tree: Any, parts: list[Array | None]) -> Any:
 
 
 # What Mosaic, the compiler of TPU kernels, lowers in a formula and in its gradient.
-_LOWERED = frozenset(
+LOWERED = frozenset(
     """abs add add_any and atan2 broadcast_in_dim ceil clamp convert_element_type copy cos custom_jvp_call custom_vjp_call
     div eq erf exp exp2 expand_dims floor ge gt integer_pow is_finite jit le log log1p log2 logistic lt max min mul ne neg
     not or pjit pow reduce_max reduce_min reduce_sum rem reshape round rsqrt select_n sign sin sqrt square squeeze
@@ -247,7 +248,7 @@ _LOWERED = frozenset(
 )
 
 
-def unsupported(scoring: Scoring, lowered: frozenset[str] = _LOWERED) -> str | None:
+def unsupported(scoring: Scoring, lowered: frozenset[str] = LOWERED) -> str | None:
     """The reason why a kernel cannot compute the bias, with the primitive's name, or None."""
     name, parameters = type(scoring.bias).__name__, Parameters.of(scoring.bias)
     if any(len(shape) > 1 for shape in parameters.shapes):

@@ -16,12 +16,12 @@ from jaxtyping import Array, Bool, Float
 from bam_jax.attention.logits import skipping, tile
 from bam_jax.attention.logits.scoring import Gradients, Residuals, Scoring, mask_nonfinite
 from bam_jax.attention.logits.skipping import Tiling
-from bam_jax.attention.pallas import tpu_strips
+from bam_jax.attention.pallas import strips
 from bam_jax.attention.pallas.tpu_backward import QueryOperands, key_kernel, query_kernel
 from bam_jax.attention.pallas.tpu_forward import decode, forward_kernel
 from bam_jax.attention.pallas.tpu_grid import TileGrid
 from bam_jax.attention.pallas.tpu_layout import sequence_last, sequence_second
-from bam_jax.biases import Relative, Uniform
+from bam_jax.biases import Uniform
 
 
 def refuses(
@@ -33,27 +33,17 @@ def refuses(
             return f"a TPU has no {x.dtype}"
     if max(q.shape[-1], v.shape[-1]) > 256:
         return f"a head width of {max(q.shape[-1], v.shape[-1])}, above 256"
-    reason = tile.unsupported(scoring)
-    if reason is None or not isinstance(scoring.bias, Relative):
-        return reason
-    if scoring.queries.coordinate is not None or scoring.keys.coordinate is not None:
-        return f"{reason}, and outside a kernel it is evaluated for offsets of positions, not of coordinates"
-    return None
+    return strips.refusal(scoring, tile.LOWERED)
 
 
 def fits(q: Float[Array, "B T H D"], scoring: Scoring) -> bool | Bool[Array, ""]:
-    """Tell whether the kernels can do what is not refused: an array where only the positions say it.
-
-    A bias that a kernel cannot compute comes in strips: for more than one query, where offsets are those of slots.
-    """
-    if tile.unsupported(scoring) is None:
-        return True
-    return tpu_strips.slot_shift(scoring)[0] if q.shape[1] > 1 else False
+    """Tell whether the kernels can do what is not refused; see `strips.fits`."""
+    return strips.fits(q, scoring, tile.LOWERED)
 
 
 def _shift(scoring: Scoring) -> Array | None:
     """The distance between the slots of both sides, for a bias in strips; None: it is a formula."""
-    return None if tile.unsupported(scoring) is None else tpu_strips.slot_shift(scoring)[1]
+    return None if tile.unsupported(scoring) is None else strips.slot_shift(scoring)[1]
 
 
 def forward(

@@ -15,7 +15,7 @@ from bam_jax.attention.logits import measured_tiles, skipping, tile
 from bam_jax.attention.logits.scoring import Content, Scoring
 from bam_jax.attention.logits.skipping import Runs, Tiling
 from bam_jax.attention.pallas.tpu_layout import dimension_semantics, sequence_last
-from bam_jax.attention.pallas.tpu_strips import StripBias, StripTable
+from bam_jax.attention.pallas.tpu_strips import RolledStrips, StripBias
 from bam_jax.biases import Bias, Uniform
 from bam_jax.system.axes import typed
 
@@ -66,7 +66,7 @@ class TileGrid:
     block_q: int
     block_k: int
     content: Content
-    strips: StripTable | None  # of the bias; None: it is a formula
+    strips: RolledStrips | None  # of the bias; None: it is a formula
 
     @classmethod
     def of(
@@ -81,7 +81,7 @@ class TileGrid:
     ) -> "TileGrid":
         """Lay out q [B, T, H, D] and k, v [B, S, K, D], and find out over which tiles to walk.
 
-        With a shift (see `tpu_strips.slot_shift`) the bias comes in strips, without one it is a formula. Keys are
+        With a shift (see `strips.slot_shift`) the bias comes in strips, without one it is a formula. Keys are
         marked where their values are not finite, as `mask_nonfinite` does it, or the kernel sees to that.
         """
         block_q, block_k = measured_tiles.fill(tiling, q, k).blocks(*_block_sizes(q.shape, k.shape))
@@ -93,7 +93,7 @@ class TileGrid:
         strips = None
         if shift is not None:
             blocks = (side.length.shape[1] for side in runs)
-            strips = StripTable(scoring.bias, shift, q.shape[2], block_q, block_k, *blocks)
+            strips = RolledStrips(scoring.bias, shift, q.shape[2], block_q, block_k, *blocks)
         return cls(
             sequence_last(q, block_q),
             sequence_last(k, block_k),
@@ -186,7 +186,7 @@ class _Walk:
         """The kernel's outputs; see `TileGrid.over_keys`."""
         tiles, strip = self.tiles, None
         if tiles.strips is not None:
-            strip = tiles.strips.values(keys_in_sublanes=self.hold_queries).reshape(1, self.heads, 1, -1)
+            strip = tiles.strips.rolled(keys_in_sublanes=self.hold_queries).reshape(1, self.heads, 1, -1)
         # Scalars come ahead of the blocks, since they decide which blocks are fetched.
         scalars = (tiles.table, self.first, self.count)
         operands = (strip, query_operands, tiles.queries, tiles.k, tiles.v, tiles.keys)

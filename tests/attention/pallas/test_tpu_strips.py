@@ -9,7 +9,7 @@ import pytest
 
 from bam_jax import biases
 from bam_jax.attention import EMPTY, Scoring, Tiling, Tokens, attention
-from bam_jax.attention.pallas import tpu_strips
+from bam_jax.attention.pallas import strips
 from tests.attention.common import Lying, full, slopes
 
 H = 2
@@ -39,7 +39,7 @@ E = EMPTY
 )
 def test_where_offsets_are_those_of_slots(queries, keys, segments, expected):
     sides = (Tokens(jnp.asarray(x), segments and jnp.asarray(segments)) for x in (queries, keys or queries))
-    fits, shift = tpu_strips.slot_shift(Scoring(biases.ALiBi(jnp.ones(H)), *sides))
+    fits, shift = strips.slot_shift(Scoring(biases.ALiBi(jnp.ones(H)), *sides))
     assert (int(shift) if fits else None) == expected
 
 

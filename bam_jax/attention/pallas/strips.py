@@ -1,0 +1,128 @@
+"""A relative bias in the tiles of kernels as strips, one value for each diagonal of a tile.
+
+A kernel cannot look up a value in a table, and a formula of powers or logarithms costs it more than all else. Outside it the
+bias is evaluated once for each offset, by all that JAX can do. Inside, a tile is made of the values of its diagonals, a strip.
+That is right where offsets are those of slots. `tpu_strips` and `gpu_strips` lay the strips out for their kernels.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from bam_jax.attention.logits import tile, toeplitz
+from bam_jax.attention.logits.scoring import Scoring
+from bam_jax.attention.logits.tokens import EMPTY, Tokens
+from bam_jax.biases import Bias, Relative
+
+
+def of_offsets(scoring: Scoring) -> bool:
+    """Tell whether the bias is one of offsets of positions alone, which strips can hold."""
+    return isinstance(scoring.bias, Relative) and scoring.queries.coordinate is None and scoring.keys.coordinate is None
+
+
+def refusal(scoring: Scoring, lowered: frozenset[str]) -> str | None:
+    """The reason why a kernel with these primitives can take the bias neither as a formula nor in strips, or None."""
+    reason = tile.unsupported(scoring, lowered)
+    if reason is None or of_offsets(scoring):
+        return None
+    if isinstance(scoring.bias, Relative):
+        return f"{reason}, and outside a kernel it is evaluated for offsets of positions, not of coordinates"
+    return reason
+
+
+def fits(q: Float[Array, "B T H D"], scoring: Scoring, lowered: frozenset[str]) -> bool | Bool[Array, ""]:
+    """Tell whether a kernel with these primitives can do what is not refused: an array where only the positions say it.
+
+    A bias that a kernel cannot compute comes in strips: for more than one query, where offsets are those of slots.
+    """
+    if tile.unsupported(scoring, lowered) is None:
+        return True
+    return slot_shift(scoring)[0] if q.shape[1] > 1 else False
+
+
+def slot_shift(scoring: Scoring) -> tuple[Bool[Array, ""], Int[Array, ""]]:
+    """Find out whether offsets are those of slots, and how far apart the slots of both sides are.
+
+    position[s] - position[t] = s - t + shift   wherever key slot s is visible from query slot t
+    """
+    queries, keys = scoring.queries, scoring.keys
+
+    def extent(tokens: Tokens) -> tuple[Array, Array]:
+        """By how much positions are ahead of their slots in each row of the batch, at least and at most."""
+        ahead = tokens.position - jnp.arange(tokens.position.shape[1])
+        filled = tokens.position < EMPTY
+        return jnp.where(filled, ahead, EMPTY).min(1), jnp.where(filled, ahead, -EMPTY).max(1)
+
+    (i_low, i_high), (j_low, j_high) = extent(queries), extent(keys)
+    some = (i_low <= i_high) & (j_low <= j_high)
+    least = jnp.where(some, j_low - i_high, EMPTY).min()
+    most = jnp.where(some, j_high - i_low, -EMPTY).max()
+    one = least == most
+    # Documents of one row begin anew, but a query sees its own alone, in which both sides are ahead of their slots alike.
+    return one | ~some.any() | _same_documents(queries, keys), jnp.where(one, least, 0).astype(jnp.int32)
+
+
+def _same_documents(queries: Tokens, keys: Tokens) -> Array | bool:
+    """Tell whether both sides are the same tokens, in documents whose positions ascend by one, padding behind them."""
+    if queries.segment is None or keys.segment is None or queries.position.shape[1] != keys.position.shape[1]:
+        return False
+    before, after = keys.segment[:, :-1], keys.segment[:, 1:]
+    follows = keys.position[:, 1:] == keys.position[:, :-1] + 1
+    fits = (after == 0) | jnp.where(before == after, follows, (0 < before) & (before < after))
+    same = (queries.position == keys.position).all() & (queries.segment == keys.segment).all()
+    return same & fits.all()
+
+
+@dataclasses.dataclass(frozen=True)
+class StripTable:
+    """The strips of all tiles: tiles on one diagonal share theirs."""
+
+    bias: Bias  # a `Relative` one
+    shift: Int[Array, ""]  # of the slots; see `slot_shift`
+    heads: int  # of queries
+    block_q: int  # queries and keys of a tile
+    block_k: int
+    query_blocks: int  # number of blocks on either side
+    key_blocks: int
+
+    @property
+    def step(self) -> int:
+        """Slots from one strip to the next."""
+        return math.gcd(self.block_q * (self.query_blocks > 1), self.block_k * (self.key_blocks > 1)) or 1
+
+    @property
+    def count(self) -> int:
+        """G, the number of strips."""
+        return self.index(0, self.key_blocks - 1) + 1
+
+    @property
+    def used(self) -> int:
+        """n, the diagonals of a tile."""
+        return self.block_q + self.block_k - 1
+
+    def index(self, n: Any, m: Any) -> Any:
+        """Number the strip of query block n and key block m."""
+        return (self.query_blocks - 1 - n) * (self.block_q // self.step) + m * (self.block_k // self.step)
+
+    def offsets(self) -> Float[Array, " O"]:
+        """Every offset of a key from its query that lies in some strip, in tokens, ascending."""
+        first = self.shift + 1 - self.query_blocks * self.block_q
+        return (first + jnp.arange((self.count - 1) * self.step + self.used)).astype(jnp.float32)
+
+    def cut(self, values: Float[Array, "#H O"]) -> Float[Array, "H G n"]:
+        """Cut numbers of all `offsets` into strips: the last query and the first key of a tile come first."""
+        values = jnp.broadcast_to(values, (self.heads, values.shape[1]))
+        strip = lambda n: jax.lax.dynamic_slice_in_dim(values, n * self.step, self.used, axis=1)
+        return jax.vmap(strip, out_axes=1)(jnp.arange(self.count))
+
+    def values(self, bias: Bias) -> Float[Array, "#H O"]:
+        """Evaluate a bias at all `offsets`."""
+        return toeplitz.of_offsets(bias, self.offsets()[None, None])[0].astype(jnp.float32)
+
+    def strips(self, bias: Bias) -> Float[Array, "H G n"]:
+        """Evaluate a bias: all strips."""
+        return self.cut(self.values(bias))
