@@ -1,6 +1,6 @@
 """Count what the compiler makes of the GPU kernels for an H100, without one.
 
-It counts registers, spills and shared memory; nothing runs.
+It counts registers, spills, shared memory and the instructions for each logit; nothing runs.
 
     python -m benchmarks.gpu_static --out=benchmarks/records/h100_compiled.json
 
@@ -15,8 +15,10 @@ if __name__ == "__main__":
 import argparse
 import contextlib
 import functools
+import importlib.metadata
 import json
 import os
+import pathlib
 import re
 import sys
 import tempfile
@@ -29,9 +31,12 @@ from jax.experimental import topologies
 
 from bam_jax import biases
 from bam_jax.attention import Mask, Scoring, Tiling, Tokens
+from bam_jax.attention.logits import tile
 from bam_jax.attention.logits.scoring import Differentiable, Residuals
-from bam_jax.attention.pallas import gpu
+from bam_jax.attention.pallas import gpu, strips
+from bam_jax.attention.pallas.gpu_formula import LOWERED
 from bam_jax.system import extras, files
+from benchmarks import sass
 
 NOTE = "Compiled on a CPU for an H100 by `python -m benchmarks.gpu_static`. Nothing ran on a chip."
 HEADS, KEY_HEADS, LENGTH = 16, 4, 8192
@@ -81,6 +86,7 @@ BIASES = {
     "student_t": biases.StudentT(_head(), _head()),
     "fire": biases.FIRE(_head(32), _head(), _number(32), _number(32), _number(), _number()),
     "t5": biases.T5(_head(32), starts=biases.t5_starts()),
+    "sandwich": biases.Sandwich(_head()),
     "t5_bidirectional": biases.T5(_head(32), starts=biases.t5_starts(16), bidirectional=True),
     "difference": biases.Difference(),
     "distance": biases.Difference(symmetric=True),
@@ -155,25 +161,29 @@ def operand_shapes(
     return x(HEADS), x(KEY_HEADS), x(KEY_HEADS), scoring
 
 
-def kernels(q: Any, k: Any, v: Any, scoring: Scoring) -> dict[str, tuple[Callable, tuple]]:
+def kernels(q: Any, k: Any, v: Any, scoring: Scoring, *, in_strips: bool = False) -> dict[str, tuple[Callable, tuple]]:
     """Separate the kernels: by name, a function that runs one alone and the shapes of that function's arguments.
 
-    A function gives the results of one kernel: XLA removes the others, which nobody asks for.
+    A function gives the results of one kernel: XLA removes the others, which nobody asks for. The bias comes in strips, or it
+    is a formula.
     """
+    shift = jnp.zeros((), jnp.int32) if in_strips else None
     tiling = Tiling()
     out, lse, d_out = _number(*q.shape), _number(q.shape[0], q.shape[2], q.shape[1]), q
     wanted = Differentiable.of(scoring).flags(lambda _: True)
     residuals = Residuals(q, k, v, scoring, out, lse, wanted)
 
     def forward(q: Any, k: Any, v: Any, scoring: Scoring) -> tuple:
-        return gpu.forward(q, k, v, scoring, tiling)
+        operands = q, k, v, scoring, tiling
+        one_query = q.shape[1] == 1  # which no kernel computes
+        return gpu.forward(*operands) if one_query else gpu.tiled_forward(*operands, shift)
 
     def query_gradients(residuals: Residuals, d_out: Any) -> tuple:
-        dq, _, _, d_scoring = gpu.backward(residuals, d_out, tiling)
+        dq, _, _, d_scoring = gpu.tiled_backward(residuals, d_out, tiling, shift)
         return dq, d_scoring.bias, d_scoring.temperature, d_scoring.queries.coordinate
 
     def key_gradients(residuals: Residuals, d_out: Any) -> tuple:
-        _, dk, dv, d_scoring = gpu.backward(residuals, d_out, tiling)
+        _, dk, dv, d_scoring = gpu.tiled_backward(residuals, d_out, tiling, shift)
         return dk, dv, d_scoring.keys.coordinate
 
     return {
@@ -183,9 +193,20 @@ def kernels(q: Any, k: Any, v: Any, scoring: Scoring) -> dict[str, tuple[Callabl
     }
 
 
-def measure(name: str, width: int, *, packed: bool = False) -> Iterator[dict]:
-    """Compile each kernel and yield its registers of a thread, bytes that a thread spills, and bytes of shared memory."""
-    for kernel, (f, arguments) in kernels(*operand_shapes(name, width, packed=packed)).items():
+def forms(name: str) -> list[bool]:
+    """Whether the kernels take one of `BIASES` in strips: some do both, by the positions."""
+    scoring = operand_shapes(name, 64)[3]
+    formula, relative = tile.unsupported(scoring, LOWERED) is None, strips.of_offsets(scoring) and name != "uniform"
+    return [in_strips for in_strips, can in ((True, relative), (False, formula)) if can]
+
+
+def measure(name: str, width: int, in_strips: bool, *, packed: bool = False) -> Iterator[dict]:
+    """Compile each kernel and yield what the compiler made of it.
+
+    That is the registers of a thread, bytes that a thread spills, bytes of shared memory, and a thread's instructions for each
+    logit of a tile, in all and by pipe; see `sass.per_logit`.
+    """
+    for kernel, (f, arguments) in kernels(*operand_shapes(name, width, packed=packed), in_strips=in_strips).items():
         with _captured_output() as captured:
             compile_for_h100(f, *arguments)
         last = lambda pattern, text=captured[0]: int(re.findall(pattern, text)[-1])
@@ -193,11 +214,13 @@ def measure(name: str, width: int, *, packed: bool = False) -> Iterator[dict]:
             "bias": name,
             "head_width": width,
             "packed": packed,
+            "strips": in_strips,
             "kernel": kernel,
             "registers": last(r"Used (\d+) registers"),
             "spill_stores": last(r"(\d+) bytes spill stores"),
             "spill_loads": last(r"(\d+) bytes spill loads"),
             "shared_memory": last(r"smem_scratch_bytes=(\d+)"),
+            **sass.per_logit(captured[0]),
         }
 
 
@@ -223,6 +246,16 @@ def _captured_output() -> Iterator[list[str]]:
             captured.append(file.read().decode())
 
 
+def _find_disassembler() -> None:
+    """Put the directory of `nvdisasm` into the PATH, where the compiler looks for it."""
+    try:
+        installed = importlib.metadata.files("nvidia-cuda-nvdisasm") or []
+    except importlib.metadata.PackageNotFoundError as error:
+        raise errors.UserError(f"the disassembler for GPUs is missing: {extras.remedy('compilers')}") from error
+    folder = next(pathlib.Path(str(file.locate())).parent for file in installed if file.name == "nvdisasm")
+    os.environ["PATH"] = os.pathsep.join((str(folder), os.environ["PATH"]))
+
+
 def main(argv: Sequence[str]) -> None:
     """Compile every kernel with every bias, print a table and write it as JSON."""
     parser = errors.Parser(prog="python -m benchmarks.gpu_static", description=__doc__)
@@ -231,7 +264,8 @@ def main(argv: Sequence[str]) -> None:
     options: argparse.Namespace = parser.parse_args(argv)
     files.keep_other(options.out, NOTE)
     jax.config.update("jax_platforms", "cpu")
-    os.environ.update(MOSAIC_GPU_DUMP_PTXAS="1", MOSAIC_GPU_DUMP_RESOURCES="1")
+    os.environ.update(MOSAIC_GPU_DUMP_PTXAS="1", MOSAIC_GPU_DUMP_RESOURCES="1", MOSAIC_GPU_DUMP_SASS="1")
+    _find_disassembler()
     try:
         import jax_plugins.xla_cuda13  # noqa: F401
     except ImportError as error:
@@ -241,9 +275,10 @@ def main(argv: Sequence[str]) -> None:
     ]
     records = []
     for name, width, packed in settings:
-        for record in measure(name, width, packed=packed):
-            print("  ".join(f"{key} {value}" for key, value in record.items()), flush=True)
-            records.append(record)
+        for in_strips in forms(name):
+            for record in measure(name, width, in_strips, packed=packed):
+                print("  ".join(f"{key} {value}" for key, value in record.items()), flush=True)
+                records.append(record)
     shape = {"heads": HEADS, "key_heads": KEY_HEADS, "length": LENGTH, "dtype": "bfloat16"}
     lines = ",\n".join(f"    {json.dumps(record)}" for record in records)
     head = json.dumps({"note": NOTE, "jax": jax.__version__, **shape}, indent=2)[:-2]

@@ -4,8 +4,8 @@ Where a prior's gradient is summed. A parameter of a prior takes part in the log
 gradient is one sum over all of them. It is summed in this order, each part in one place:
 
 1. A tile: over its pairs, by `Bias.cotangents` (`biases/base.py`) in kernels and `Blocks.bias_cotangents` (`cpu/blocks.py`) on
-   CPUs. Kernels leave a number for each row of the tile, or for each diagonal where a bias comes in strips (`diagonal_sums`,
-   `pallas/tpu_strips.py`).
+   CPUs. Kernels leave a number for each row of the tile, or those of TPUs for each diagonal where a bias comes in strips
+   (`diagonal_sums`, `pallas/tpu_strips.py`).
 2. The tiles of a row: where the backend walks over them, in float32 (the carry of `cpu/chunked.py`, the scratch of the kernels in
    `pallas/`, the blocks of `rows.py`). A kernel that holds queries sums for them, one that holds keys for the keys' coordinates.
 3. Rows and the batch: `ScoringSums.cotangent` (`logits/tile.py`) for kernels; on CPUs the batch is part of the tile
@@ -102,7 +102,11 @@ def _or_else(kernels: Backend, fits: Callable, other: Backend) -> Backend:
 
     def forward(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> tuple[Array, Array]:
         first = lambda *operands: kernels.forward(*operands, tiling)
-        second = lambda *operands: other.forward(*operands, tiling)
+
+        def second(*operands: Any) -> tuple[Array, Array]:
+            out, lse = other.forward(*operands, tiling)
+            return out.astype(lse.dtype), lse  # as the kernels give it
+
         return either(fits(q, scoring), first, second, q, k, v, scoring)
 
     def backward(residuals: Residuals, d_out: Array, tiling: Tiling) -> Gradients:
@@ -115,13 +119,14 @@ def _or_else(kernels: Backend, fits: Callable, other: Backend) -> Backend:
 
 _TPU, _GPU = "bam_jax.attention.pallas.tpu", "bam_jax.attention.pallas.gpu"
 _EVERYWHERE = Backend(*differentiable(chunked.forward, chunked.backward), _nothing_refused)
+_ROWS = Backend(rows.forward, rows.backward, _nothing_refused, rowwise=True)
 
 BACKENDS: dict[str, Backend] = {
     "reference": Backend(reference.forward, reference.backward, _nothing_refused, rowwise=True, plain=True),
-    "rows": Backend(rows.forward, rows.backward, _nothing_refused, rowwise=True),
+    "rows": _ROWS,
     "chunked": _EVERYWHERE,
     "pallas_tpu": _or_else(_kernels(_TPU), _imported(_TPU, "fits"), _EVERYWHERE),
-    "pallas_gpu": _kernels(_GPU),
+    "pallas_gpu": _or_else(_kernels(_GPU), _imported(_GPU, "fits"), _ROWS),
 }
 """The implementations by the names that `backend` takes."""
 

@@ -14,7 +14,7 @@ class Sandwich(Relative):
         b(i, j) = (p_i . p_j - d / 2) / c_h,   p_i . p_j = sum_n cos((i - j) / base ** (2 n / d)),   n = 0 ... d/2 - 1
 
     Softmax does not see the d / 2; with it the bias of the query's own position is 0. So many cosines are too much for each
-    pair of tokens: no kernel evaluates them; those of TPUs are given the values of offsets in strips.
+    pair of tokens: no kernel evaluates them; it is given the values of offsets in strips.
 
     Args:
         compression: [H], c_h = 8 h / H for h = 1 ... H.

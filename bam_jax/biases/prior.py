@@ -282,7 +282,7 @@ class T5Distance(Relative):
 
         b(i, j) = table[min(abs(i - j), K)]
 
-    A lookup, which no kernel evaluates: those of TPUs are given its values in strips.
+    A lookup, which no kernel evaluates: it is given the values in strips.
 
     Args:
         table: [H, K + 1].

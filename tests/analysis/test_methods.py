@@ -41,7 +41,7 @@ def test_parameters_of_a_head(name, count):
 
 def test_backends_are_those_that_do_not_refuse():
     assert cells("bam")["backends"] == "all"
-    assert cells("sandwich")["backends"] == "all but pallas_gpu"
+    assert cells("sandwich")["backends"] == "all"
     assert cells("cope")["backends"] == "reference, rows"
 
 

@@ -185,9 +185,7 @@ BY_TILES = [name for name in BACKENDS if name not in ("reference", "rows")]
 
 def refused(backend, bias, coordinate):
     """A lookup or many cosines, inside a kernel; outside one they can be evaluated for all offsets of positions."""
-    return bias in ("t5_distance", "sandwich") and (
-        backend == "pallas_gpu" or (backend == "pallas_tpu" and coordinate != "position")
-    )
+    return bias in ("t5_distance", "sandwich") and backend in ("pallas_tpu", "pallas_gpu") and coordinate != "position"
 
 
 CASES = [on(name, case) for name in BY_TILES for case in PAIRS]

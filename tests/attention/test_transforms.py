@@ -201,6 +201,11 @@ device, and effects that `jax.checkpoint` does not take.
 """
 
 
+def mapped(backend, prior, name):
+    """The prior of a case. GPU kernels choose between strips and a formula of GGD, and the interpreter cannot map that choice."""
+    return "cable" if (backend, name) == ("pallas_gpu", "vmap") else prior
+
+
 def mark(backend, prior, name):
     if backend == "pallas_gpu":
         return pytest.mark.hopper
@@ -210,9 +215,9 @@ def mark(backend, prior, name):
 @pytest.mark.parametrize(
     ("backend", "prior", "transform"),
     [
-        pytest.param(*case, name, marks=mark(*case, name))
-        for case, name in itertools.product(CASES, ALL)
-        if (case[0], name) not in ON_A_CHIP
+        pytest.param(backend, mapped(backend, prior, name), name, marks=mark(backend, prior, name))
+        for (backend, prior), name in itertools.product(CASES, ALL)
+        if (backend, name) not in ON_A_CHIP
     ],
 )
 def test_every_transformation_keeps_output_and_gradients(backend, prior, transform, small_tiles):

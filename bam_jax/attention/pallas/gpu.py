@@ -4,28 +4,34 @@ A block of threads holds 128 queries (forward, and the gradients of the query si
 in each of its two computing warpgroups, and a third warpgroup brings the blocks of the streamed side through shared memory. What
 is stationary lies along the rows of a tile, so that every sum over the other side runs along a row, inside four threads. Operands
 keep their layout [B, T, H, D]. Positions are inputs, so that packed, cached and rotated tokens need no kernel of their own.
+A relative bias comes in strips where offsets are those of slots, so that its formula costs a tile nothing; see `gpu_strips`.
 
 It is compiled for an H100 and interpreted on a CPU by its tests. On an H100 and an H200 it has parity with every bias and mask,
-and the same bits in each run (docs/accelerator.md). Biases of many parameters (T5, FIRE) spill registers in the gradients of the
-query side: right, and slow; see `benchmarks.gpu_static`.
+and the same bits in each run (docs/accelerator.md). That was before strips, whose code on a chip is compiled and
+counted (`benchmarks.gpu_static`), and whose addresses are emulated. Biases of many parameters (T5, FIRE) spill registers in the
+gradients of the query side: right, and slow.
 """
 
 import functools
 import re
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.extend
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
+from bam_jax.attention import rows
 from bam_jax.attention.logits import skipping, tile
 from bam_jax.attention.logits.dropout import drop
 from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Gradients, Residuals, Scoring, logits_table, mask_nonfinite
 from bam_jax.attention.logits.skipping import Tiling
+from bam_jax.attention.pallas import strips
 from bam_jax.attention.pallas.gpu_arithmetic import constant_vector, product, row_sum, spread, zeros
 from bam_jax.attention.pallas.gpu_formula import LOWERED, cotangents, lowered
 from bam_jax.attention.pallas.gpu_pipeline import Kernel, LoadedTile, TilePipeline, pad
+from bam_jax.biases import Uniform
 
 _DTYPES = (
     "bfloat16",
@@ -38,6 +44,8 @@ not, calls itself 12090 as 12.9.0 does."""
 
 # The streamed side's tokens in a tile: backward passes hold logits, weights and their gradients in registers at once.
 _FORWARD_WIDTH, _BACKWARD_WIDTH = 128, 64
+
+_FEW = 4  # numbers of a bias whose slopes come in strips
 
 
 def refuses(
@@ -60,7 +68,22 @@ def refuses(
         if cuda is not None and int(cuda.group(1)) in _MISCOMPILING:
             version = int(cuda.group(1))
             return f"the assembler of CUDA {version // 1000}.{version % 1000 // 10} miscompiles masks; take CUDA 13"
-    return tile.unsupported(scoring, LOWERED)
+    return strips.refusal(scoring, LOWERED)
+
+
+def fits(q: Float[Array, "B T H D"], scoring: Scoring) -> bool | Bool[Array, ""]:
+    """Tell whether the kernels can do what is not refused; see `strips.fits`."""
+    return strips.fits(q, scoring, LOWERED)
+
+
+def _by_slots(scoring: Scoring, run: Callable) -> Any:
+    """The results of `run(shift)`, with the bias in strips, where offsets are those of slots, and of `run(None)` elsewhere."""
+    if isinstance(scoring.bias, Uniform) or not strips.of_offsets(scoring):
+        return run(None)
+    fit, shift = strips.slot_shift(scoring)
+    if tile.unsupported(scoring, LOWERED) is not None:  # `fits` was asked
+        return run(shift)
+    return jax.lax.cond(fit, run, lambda _: run(None), shift)
 
 
 def _platform_version() -> str:
@@ -74,7 +97,14 @@ def forward(
     """Attend, with the log-normaliser, by the running softmax; see `Backend.forward`. The output is float32."""
     if q.shape[1] == 1:
         return _one_query(q, k, v, scoring)
-    pipeline = TilePipeline.of(q, k, v, scoring, tiling)
+    return _by_slots(scoring, functools.partial(tiled_forward, q, k, v, scoring, tiling))
+
+
+def tiled_forward(
+    q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, shift: Array | None
+) -> tuple[Array, Array]:
+    """`forward` by the kernel, with the bias in strips, or without a shift as a formula."""
+    pipeline = TilePipeline.of(q, k, v, scoring, tiling, shift)
     kernel = Kernel("forward", _forward_start, _forward_step, _forward_finish, _FORWARD_WIDTH)
     (out,), (lse,) = pipeline.over_keys(kernel, (pipeline.q,), pipeline.queries, matrices=1, vectors=1)
     return out[:, : q.shape[1], :, : q.shape[3]], lse[:, :, : q.shape[1]]
@@ -101,22 +131,43 @@ def _one_query(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, A
 
 def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tiling) -> Gradients:
     """Compute gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
+    formula = tile.unsupported(residuals.scoring, LOWERED) is None
+    if not formula and len(_wanted_columns(residuals)) > _FEW:
+        return rows.backward(residuals, d_out, tiling)
+    return _by_slots(residuals.scoring, functools.partial(tiled_backward, residuals, d_out, tiling))
+
+
+def _wanted_columns(residuals: Residuals) -> list[int]:
+    """The numbers of the bias's table of parameters whose gradients are wanted."""
+    parameters = tile.Parameters.of(residuals.scoring.bias)
+    flags = tile.ScoringSums.of(residuals.scoring, parameters, residuals.wanted).of_queries
+    return [n for n in range(sum(parameters.sizes)) if flags[n]]
+
+
+def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Array | None) -> Gradients:
+    """`backward` by the kernels, with the bias in strips, or without a shift as a formula."""
     q, k, v, scoring = residuals.q, residuals.k, residuals.v, residuals.scoring
-    pipeline = TilePipeline.of(q, k, v, scoring, tiling)
+    pipeline = TilePipeline.of(q, k, v, scoring, tiling, shift)
     matrices = (pipeline.q, pad(d_out.astype(q.dtype), pipeline.block_q))
     row_terms = (skipping.pad(x[:, :, None], pipeline.block_q) for x in residuals.row_terms(d_out))
     vectors = (pipeline.queries, *row_terms)
 
-    sums = tile.ScoringSums.of(scoring, pipeline.parameters, residuals.wanted)
+    parameters, columns = tile.Parameters.of(scoring.bias), _wanted_columns(residuals)
+    sums = tile.ScoringSums.of(scoring, parameters, residuals.wanted)
+    # A parameter costs a strip more, of slopes: many are summed by the formula.
+    in_strips = shift is not None and len(columns) <= _FEW
+    of_queries = [True] * len(columns) + sums.of_queries[sum(parameters.sizes) :] if in_strips else sums.of_queries
+    query_pipeline = pipeline if in_strips or shift is None else TilePipeline.of(q, k, v, scoring, tiling, None)
     query_sums, key_sums = sum(sums.of_queries), sum(sums.of_keys)
     # Two kernels, each of which holds what it sums: none adds to numbers that another block of threads adds to as well, and
     # the order of every sum is the same in each run.
     query_kernel = Kernel(
         "query_gradients",
         functools.partial(_gradient_start, 1, query_sums),
-        functools.partial(_query_step, sums.of_queries),
+        functools.partial(_query_step, of_queries),
         functools.partial(_gradient_finish, (pipeline.content.scaled,)),
         _BACKWARD_WIDTH,
+        tuple(columns) if in_strips else (),
     )
     key_kernel = Kernel(
         "key_gradients",
@@ -125,7 +176,7 @@ def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tilin
         functools.partial(_gradient_finish, (pipeline.content.scaled, _as_it_is)),
         _BACKWARD_WIDTH,
     )
-    (dq,), d_query = pipeline.over_keys(query_kernel, matrices, vectors, matrices=1, vectors=query_sums)
+    (dq,), d_query = query_pipeline.over_keys(query_kernel, matrices, vectors, matrices=1, vectors=query_sums)
     of_query_heads, d_key = pipeline.over_queries(key_kernel, matrices, vectors, matrices=2, vectors=key_sums)
     dk, dv = (x.reshape(*x.shape[:2], k.shape[2], -1, x.shape[3]).sum(3) for x in of_query_heads)
 

@@ -26,6 +26,8 @@ from bam_jax.attention.pallas.gpu_arithmetic import (
     interpreted_add_product,
     spread,
 )
+from bam_jax.attention.pallas.gpu_strips import PIECES, PairedStrips, strip_bias
+from bam_jax.biases import Bias, Uniform
 from bam_jax.system.axes import typed
 from bam_jax.system.platform import platform
 
@@ -52,6 +54,9 @@ class Kernel:
     step: Callable  # (tile, state) -> state
     finish: Callable  # state -> (matrices [64, D], vectors [64]) to store
     width: int  # the streamed side's tokens in a tile
+    slopes: tuple[
+        int, ...
+    ] = ()  # the numbers of the bias's table whose slopes it reads, where the bias comes in strips
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +67,7 @@ class LoadedTile:
     streamed: tuple  # references to matrices of the side that lies along the columns, [n, D]
     along_rows: Any  # trees of vectors of either side, spread over the tile, [64, n]
     along_columns: Any
-    bias: Any  # of this head, its parameters spread, too
+    bias: Any  # of this head, its parameters spread, too; or of this tile, from a strip
     content: Content  # what products of queries and keys become
     add_product: Callable  # (total, a, b) -> total + a b, with a in registers and b in shared memory
 
@@ -85,6 +90,7 @@ class _Inputs(NamedTuple):
     held_vectors: Any
     other_matrices: tuple
     other_vectors: Any
+    strips: Any  # [H, strips, numbers], or none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,29 +109,35 @@ class TilePipeline:
     block_q: int
     block_k: int
     content: Content
+    strip_bias: tuple[Bias, Array] | None  # the bias in strips and the shift of the slots; None: it is a formula
 
     @classmethod
-    def of(cls, q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> "TilePipeline":
-        """Lay out an attention's operands, [B, T, H, D] and [B, S, K, D], and find out over which tiles to walk."""
+    def of(cls, q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, shift: Array | None) -> "TilePipeline":
+        """Lay out an attention's operands, [B, T, H, D] and [B, S, K, D], and find out over which tiles to walk.
+
+        With a shift (see `strips.slot_shift`) the bias comes in strips, without one it is a formula.
+        """
         block_q, block_k = measured_tiles.fill(tiling, q, k).blocks(_HELD, _HELD)
         if block_q % _HELD or block_k % _HELD:
             raise ValueError(f"tiles on a GPU are multiples of {_HELD} queries and keys, got {block_q} x {block_k}")
         k, v = mask_nonfinite(k, v)
         whole = skipping.padded(scoring, block_q, block_k)
         queries, keys = tile.sides(whole)
-        parameters = tile.Parameters.of(scoring.bias)
+        formula = scoring.bias if shift is None else Uniform()
+        parameters = tile.Parameters.of(formula)
         return cls(
             pad(q, block_q),
             pad(k, block_k),
             pad(v, block_k),
             queries,
             keys,
-            parameters.table(scoring.bias, q.shape[2]),
+            parameters.table(formula, q.shape[2]),
             parameters,
             *skipping.runs(q, k, whole, tiling.skip, block_q, block_k),
             block_q,
             block_k,
             scoring.content(q.shape[-1]),
+            None if shift is None else (scoring.bias, shift),
         )
 
     def over_keys(
@@ -181,15 +193,17 @@ class _Walk:
             self.stationary.vectors,
             self.streamed.matrices,
             self.streamed.vectors,
+            () if self._strips is None else self._strips.array(self.kernel.slopes),
         )
         leaves, structure = jax.tree.flatten(inputs)
         interpret = _INTERPRET if platform() == "cpu" else None
         add = interpreted_add_product if interpret else add_product
+        of_strips = functools.partial(strip_bias, width=self.kernel.width, interpreted=interpret is not None)
 
         def body(*refs: Any) -> None:
             *arrays, held_memory, landed = refs
             inputs = jax.tree.unflatten(structure, arrays[: len(leaves)])
-            self._body(add, inputs, arrays[len(leaves) :], held_memory, landed)
+            self._body(add, of_strips, inputs, arrays[len(leaves) :], held_memory, landed)
 
         (batch, _, heads, width), length = self.tiles.q.shape, self.stationary.matrices[0].shape[1]
         matrix = jax.ShapeDtypeStruct((batch, length, heads, width), jnp.float32)
@@ -225,14 +239,33 @@ class _Walk:
         swizzle: Any = plgpu.SwizzleTransform
         return tiled((8, _SWIZZLE // self.tiles.q.dtype.itemsize)), swizzle(_SWIZZLE)
 
-    def _body(self, add: Callable, inputs: _Inputs, outputs: list, held_memory: list, landed: Any) -> None:
+    @functools.cached_property
+    def _strips(self) -> PairedStrips | None:
+        """The strips of all tiles; None: the bias is a formula."""
+        if self.tiles.strip_bias is None:
+            return None
+        held, other = (side.matrices[0].shape[1] for side in (self.stationary, self.streamed))
+        tokens, blocks = (_HELD, self.kernel.width), (held // _HELD, other // self.kernel.width)
+        if self._holds_keys:
+            tokens, blocks = tokens[::-1], blocks[::-1]
+        return PairedStrips(*self.tiles.strip_bias, self.tiles.q.shape[2], *tokens, *blocks, self._holds_keys)
+
+    @property
+    def _holds_keys(self) -> bool:
+        return self.stationary.vectors is self.tiles.keys
+
+    def _body(
+        self, add: Callable, of_strips: Callable, inputs: _Inputs, outputs: list, held_memory: list, landed: Any
+    ) -> None:
         """All that one block of threads does; every warpgroup runs it, and the pipeline tells them apart."""
         h, n, b, group = (jax.lax.axis_index(name) for name in ("head", "block", "batch", "group"))
         tokens = pl.ds(n * _HELD + group * TILE_ROWS, TILE_ROWS)
         block = n // (self.stationary.block // _HELD)
         shape = (TILE_ROWS, self.kernel.width)
         start, steps = inputs.first[h, block], inputs.count[h, block]
-        bias = self.tiles.parameters.bias([jnp.full(shape, inputs.table[h, p]) for p in range(inputs.table.shape[1])])
+        formula = self.tiles.parameters.bias(
+            [jnp.full(shape, inputs.table[h, p]) for p in range(inputs.table.shape[1])]
+        )
         mine = [memory.at[group] for memory in held_memory]
         matrix, vector = (functools.partial(take, b=b, h=h) for take in (self._matrix, self._vector))
 
@@ -247,10 +280,11 @@ class _Walk:
             _, state = loop((along_rows, self.kernel.start(self.tiles.q.shape[3])))
             self._store(state, outputs, b, h, tokens)
 
-        def step(_: Any, matrices: tuple, vectors: Any, carry: tuple) -> Any:
+        def step(_: Any, matrices: tuple, vectors: Any, strips: Any, carry: tuple) -> Any:
             along_rows, state = carry
             columns = jax.tree.map(lambda x: spread(plgpu.load(x, layout=ALONG_COLUMNS), shape, 1), vectors)
             rows = jax.tree.map(lambda x: spread(x, shape), along_rows)
+            bias = formula if self._strips is None else of_strips(strips)
             loaded = LoadedTile(tuple(mine), matrices, rows, columns, bias, self.tiles.content, add)
             return along_rows, self.kernel.step(loaded, state)
 
@@ -259,14 +293,15 @@ class _Walk:
         pipeline = plgpu.emit_pipeline_warp_specialized(
             step,
             grid=(steps,),
-            in_specs=self._other_specs(start),
+            in_specs=(*self._other_specs(start), self._strip_spec(start, n)),
             max_concurrent_steps=_STAGES,
             num_compute_wgs=_COMPUTING,
             wg_axis="group",
             memory_registers=_MEMORY_REGISTERS,
             compute_context=compute,
         )
-        pipeline(tuple(matrix(x) for x in inputs.other_matrices), jax.tree.map(vector, inputs.other_vectors))
+        strips = () if self._strips is None else inputs.strips.at[h]
+        pipeline(tuple(matrix(x) for x in inputs.other_matrices), jax.tree.map(vector, inputs.other_vectors), strips)
 
     def _other_specs(self, start: Array) -> tuple:
         """The streamed side's part of each tile, from the first tile that is needed on."""
@@ -278,6 +313,14 @@ class _Walk:
             lambda _: plgpu.BlockSpec((self.kernel.width,), lambda m: (start + m,)), self.streamed.vectors
         )
         return matrices, vectors
+
+    def _strip_spec(self, start: Array, n: Array) -> Any:
+        """The strips of each tile of the stationary side's block `n`."""
+        if self._strips is None:
+            return ()
+        table = self._strips
+        number = lambda m: table.index(start + m, n) if self._holds_keys else table.index(n, start + m)
+        return plgpu.BlockSpec(((1 + len(self.kernel.slopes)) * PIECES, table.piece), lambda m: (number(m), 0))
 
     def _store(self, state: Any, outputs: list, b: Array, h: Array, tokens: Any) -> None:
         """Write what the kernel makes of its state, straight from registers."""

@@ -94,18 +94,30 @@ def test_every_bias_compiles_for_an_h100(name, packed):
     """Whatever the user's default numbers."""
     dtype = "float16" if name == "ggd" else "bfloat16"
     arguments = gpu_static.operand_shapes(name, 48 if packed else 128, length=300, packed=packed, dtype=dtype)
-    for f, shapes in gpu_static.kernels(*arguments).values():
+    each = [gpu_static.kernels(*arguments, in_strips=in_strips) for in_strips in gpu_static.forms(name)]
+    for f, shapes in (kernel for kernels in each for kernel in kernels.values()):
         with jax.enable_x64(name == "ggd"):
             assert gpu_static.compile_for_h100(f, *shapes).as_text().count('custom_call_target="mosaic_gpu') == 1
 
 
 @needs_compiler
-def test_dropout_compiles_for_an_h100():
+@pytest.mark.parametrize("in_strips", [False, True])
+def test_dropout_compiles_for_an_h100(in_strips):
     q, k, v, whole = gpu_static.operand_shapes("ggd", 128, length=300)
     seeds = jax.ShapeDtypeStruct((q.shape[0], q.shape[2]), jnp.uint32)
     dropping = dataclasses.replace(whole, dropout=Dropout(0.1, seeds))
-    for f, shapes in gpu_static.kernels(q, k, v, dropping).values():
+    for f, shapes in gpu_static.kernels(q, k, v, dropping, in_strips=in_strips).values():
         assert gpu_static.compile_for_h100(f, *shapes).as_text().count('custom_call_target="mosaic_gpu') == 1
+
+
+@needs_compiler
+def test_a_mapped_choice_between_strips_and_a_formula_compiles_for_an_h100():
+    """The interpreter cannot map it: see test_transforms."""
+    q, k, v, scoring = gpu_static.operand_shapes("ggd", 64, length=256)
+    loss = lambda *x: attention(*x, backend="pallas_gpu").sum()
+    rows = lambda q, k, v, scoring: jax.vmap(jax.grad(loss), (0, 0, 0, None))(q, k, v, scoring)
+    q, k, v = (jax.ShapeDtypeStruct((2, *x.shape), x.dtype) for x in (q, k, v))
+    assert gpu_static.compile_for_h100(rows, q, k, v, scoring).as_text().count('custom_call_target="mosaic_gpu') >= 4
 
 
 @needs_compiler

@@ -1,0 +1,148 @@
+"""The strips of a relative bias in the tiles of GPU kernels; see `strips`.
+
+A strip lies in shared memory, and each thread reads the numbers of its own part of a tile: those of neighbouring columns are
+neighbours in the strip, and those of one diagonal are read once.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.mosaic import gpu as mgpu
+from jax.experimental.pallas import mosaic_gpu as plgpu
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import llvm
+from jaxtyping import Array, Float
+
+from bam_jax.attention.logits import tile
+from bam_jax.attention.pallas.gpu_arithmetic import TILE_ROWS
+from bam_jax.attention.pallas.strips import StripTable
+from bam_jax.biases import Bias
+
+_ROWS = 2 * TILE_ROWS  # of the tiles of both computing warpgroups, which read one strip
+
+# A thread reads pairs of numbers, which are aligned: a pair that starts at an odd place is an even one of a second copy, which
+# is shifted by one. The copies lie half of all 32 banks apart: the rows of even and of odd places never meet in one.
+_APART = 16
+
+PIECES = 4
+"""Rows of a strip in memory: its two copies one behind the other, cut in pieces that are short enough for the copy engine."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PairedStrips(StripTable):
+    """Strips as threads read them, of tiles with 128 rows of queries, or of keys."""
+
+    keys_in_rows: bool
+
+    @property
+    def piece(self) -> int:
+        """Numbers in a row of memory."""
+        return _copy(self.block_q + self.block_k - _ROWS) * 2 // PIECES
+
+    def array(self, columns: Sequence[int]) -> Float[Array, "H G*R piece"]:
+        """The strips of the bias and behind each those of its slopes in some numbers of its table of parameters, in `PIECES`."""
+        of_parts = [self.strips(self.bias), *map(self.cut, self._slopes(columns))]
+        strips = jnp.stack(of_parts, 2)  # [H, G, parts, n]
+        # Offsets fall from column to column where keys lie in the rows.
+        strips = strips[..., ::-1] if self.keys_in_rows else strips
+        copy = 2 * self.piece
+        copies = [jnp.pad(x, [(0, 0)] * 3 + [(0, copy - x.shape[3])]) for x in (strips, strips[..., 1:])]
+        return jnp.stack(copies, 3).reshape(self.heads, -1, self.piece)
+
+    def _slopes(self, columns: Sequence[int]) -> list[Float[Array, "#H O"]]:
+        """The derivatives of the bias at all offsets in some numbers of each head."""
+        values, vjp = jax.vjp(self.values, self.bias)
+        # The transpose of a transpose: a formula with a gradient of its own has no derivative along a direction.
+        _, along = jax.vjp(vjp, jnp.zeros_like(values))
+        return [along((self._direction(n),))[0] for n in columns]
+
+    def _direction(self, column: int) -> Bias:
+        """The bias with 1 in place of one number of each head, and 0 elsewhere."""
+        parameters, leaves = tile.Parameters.of(self.bias), []
+        one_hot = iter(jnp.split(jnp.arange(sum(parameters.sizes)) == column, np.cumsum(parameters.sizes)[:-1]))
+        for x, size in zip(jax.tree.leaves(self.bias), parameters.sizes, strict=True):
+            leaves.append(jnp.broadcast_to(next(one_hot), (jnp.size(x) // size, size)).reshape(x.shape).astype(x.dtype))
+        return jax.tree.unflatten(parameters.tree, leaves)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class StripBias(Bias):
+    """The bias of one tile inside a kernel, whatever its coordinates, with its slopes in those parameters that are wanted."""
+
+    values: Float[Array, "64 n"]
+    slopes: list[Float[Array, "64 n"]]
+
+    def __call__(self, i: Array, j: Array) -> Array:
+        return self.values
+
+    def cotangents(self, i: Array, j: Array, d_bias: Array) -> tuple:
+        """Those of the wanted parameters, not summed yet; none of coordinates."""
+        return [d_bias * slope for slope in self.slopes], (), ()
+
+
+def strip_bias(strips: Any, width: int, interpreted: bool) -> StripBias:
+    """The bias of a tile [64, width] from the strips in shared memory; see `PairedStrips.array`."""
+    read = _interpreted_tile if interpreted else _tile
+    values, *slopes = (read(strips, part, width) for part in range(strips.shape[0] // PIECES))
+    return StripBias(values, slopes)
+
+
+def _copy(width: int) -> int:
+    """Numbers of one copy of a strip."""
+    return _ROWS + width + _APART
+
+
+def first_pair(thread: Any, width: int) -> Any:
+    """The place in both copies of a strip where a thread of the computing warpgroups finds its first pair of a tile.
+
+    tile[r, c] = strip[127 - r + c], and the thread's first row and column are those of the tensor cores' layout.
+    """
+    lane = thread % 32
+    first = _ROWS - 1 - (thread // 32 * 16 + lane // 4) + lane % 4 * 2
+    odd = first % 2
+    return first - odd + odd * _copy(width)
+
+
+def pairs(width: int) -> tuple[np.ndarray, tuple[int, ...]]:
+    """How far behind the first one each of a thread's pairs lies, in the order of registers, and the registers' shape."""
+    layout = mgpu.WGMMA_LAYOUT
+    shape = layout.registers_shape((TILE_ROWS, width))
+    strides = layout.tiling.tile_strides((width, 1))
+    places = [sum(n * stride for n, stride in zip(at, strides, strict=True)) for at in np.ndindex(shape)]
+    rows, columns = np.divmod(places, width)
+    return columns - rows, shape
+
+
+def _tile(strips: Any, part: int, width: int) -> Float[Array, "64 n"]:
+    kind = plgpu.ShapeDtypeStruct((TILE_ROWS, width), jnp.dtype(jnp.float32), layout=plgpu.Layout.WGMMA)
+
+    @plgpu.inline_mgpu(arg_types=(plgpu.RefType(),), return_type=kind)
+    def read(_: Any, strips: Any) -> Any:
+        thread = mgpu.FragmentedArray.splat(mgpu.utils.thread_idx(), (), is_signed=False)
+        first = first_pair(thread, width).registers.item()
+        number = ir.F32Type.get()
+        pair = ir.VectorType.get((2,), number)
+        start = mgpu.utils.getelementptr(mgpu.utils.memref_ptr(strips), [first], number)
+        steps, shape = pairs(width)
+        begin = part * 2 * _copy(width)
+        of_diagonal = {
+            step: llvm.load(pair, mgpu.utils.getelementptr(start, [begin + step], number), alignment=8)
+            for step in map(int, np.unique(steps))
+        }
+        registers = np.array([of_diagonal[step] for step in map(int, steps)], object).reshape(shape)
+        return mgpu.FragmentedArray(_registers=registers, _layout=mgpu.WGMMA_LAYOUT, _is_signed=None)
+
+    return read(strips)
+
+
+def _interpreted_tile(strips: Any, part: int, width: int) -> Float[Array, "64 n"]:
+    """Stand in for `_tile` in the interpreter, which has no threads of a warpgroup."""
+    first_copy = strips[pl.ds(part * PIECES, PIECES), :].reshape(-1)
+    row = jax.lax.axis_index("group") * TILE_ROWS + jnp.arange(TILE_ROWS)
+    return first_copy[_ROWS - 1 - row[:, None] + jnp.arange(width)]

@@ -1,0 +1,84 @@
+"""Count the instructions that a Hopper kernel issues for each logit, from its disassembly."""
+
+import collections
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_PIPES = {
+    "special": ("MUFU",),
+    "fused": ("FFMA", "FADD", "FMUL", "HFMA2", "HADD2", "HMUL2", "IMAD"),
+    "memory": ("LD", "LDG", "LDL", "LDS", "LDSM", "ST", "STG", "STL", "STS", "STSM", "SHFL", "SYNCS", "BAR"),
+    "tensor": ("HGMMA",),
+}
+"""Instructions by the pipe that executes them: a quarter of a multiprocessor starts one fused one a cycle, and one of the
+special functions, such as exp2, in 8. All others are "other"; integers, comparisons and conversions take 2 cycles each."""
+
+
+class _Instruction(NamedTuple):
+    name: str
+    operands: str
+    conditional: bool
+
+
+def per_logit(disassembly: str) -> dict[str, float]:
+    """Count a thread's instructions on one tile, in all and by pipe, divided by its logits there.
+
+    The shortest path through the loop over tiles is counted, which is that of a tile without hidden pairs.
+    """
+    code, labels = _parse(disassembly)
+    path = max((_shortest(code, labels, *loop) for loop in _loops(code, labels)), key=len)
+    products = [re.match(r"HGMMA\.64x(\d+)x", code[n].name) for n in path if code[n].name.startswith("HGMMA")]
+    assert products[0] is not None
+    logits = int(products[0].group(1)) // 2  # of 64 rows, in 128 threads; the first product is that of queries and keys
+    of = {name: pipe for pipe, names in _PIPES.items() for name in names}
+    counts = collections.Counter(of.get(code[n].name.split(".")[0], "other") for n in path)
+    counted = {pipe: round(counts[pipe] / logits, 2) for pipe in (*_PIPES, "other")}
+    return {"instructions": round(len(path) / logits, 1), **counted}
+
+
+def _parse(body: str) -> tuple[list[_Instruction], dict[str, int]]:
+    """The instructions, and the number of the one behind each label."""
+    code: list[_Instruction] = []
+    labels = {}
+    for line in body.splitlines():
+        if label := re.match(r"(\.L_x_\d+):", line.strip()):
+            labels[label.group(1)] = len(code)
+        elif found := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(@!?U?P\w+\s+)?([A-Z][\w.]*)\b(.*)", line):
+            code.append(_Instruction(found.group(2), found.group(3), found.group(1) is not None))
+    return code, labels
+
+
+def _target(instruction: _Instruction, labels: dict[str, int]) -> int | None:
+    """Where a branch leads."""
+    found = re.search(r"\.L_x_\d+", instruction.operands) if instruction.name.split(".")[0] == "BRA" else None
+    return None if found is None else labels.get(found.group())
+
+
+def _loops(code: list[_Instruction], labels: dict[str, int]) -> Iterator[tuple[int, int]]:
+    """The first and the last instruction of each loop with products in which no other such loop lies."""
+    inner: list[tuple[int, int]] = []
+    found = [(start, end) for end, x in enumerate(code) if (start := _target(x, labels)) is not None and start <= end]
+    for start, end in sorted(found, key=lambda x: x[1] - x[0]):
+        holds = any(start <= a and b <= end for a, b in inner)
+        if not holds and any(x.name.startswith("HGMMA") for x in code[start : end + 1]):
+            inner.append((start, end))
+            yield start, end
+
+
+def _shortest(code: list[_Instruction], labels: dict[str, int], start: int, end: int) -> list[int]:
+    """The instructions on the shortest path through a loop."""
+    length, following = {end: 1}, {}
+    for n in range(end - 1, start - 1, -1):
+        target = _target(code[n], labels)
+        ahead = [] if target is None else [target]
+        if code[n].name.split(".")[0] not in ("BRA", "EXIT") or code[n].conditional:
+            ahead.append(n + 1)
+        reached = [m for m in ahead if n < m <= end and m in length]
+        if reached:
+            following[n] = min(reached, key=lambda m: length[m])
+            length[n] = 1 + length[following[n]]
+    path = [start]
+    while path[-1] != end:
+        path.append(following[path[-1]])
+    return path
