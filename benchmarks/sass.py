@@ -67,18 +67,19 @@ def _loops(code: list[_Instruction], labels: dict[str, int]) -> Iterator[tuple[i
 
 
 def _shortest(code: list[_Instruction], labels: dict[str, int], start: int, end: int) -> list[int]:
-    """The instructions on the shortest path through a loop."""
-    length, following = {end: 1}, {}
-    for n in range(end - 1, start - 1, -1):
-        target = _target(code[n], labels)
-        ahead = [] if target is None else [target]
+    """The instructions on the shortest path through a loop, parts of which the compiler may have moved behind its end."""
+    came_from: dict[int, int | None] = {start: None}
+    reached = collections.deque([start])
+    while end not in came_from:
+        n = reached.popleft()
+        ahead = [_target(code[n], labels)]
         if code[n].name.split(".")[0] not in ("BRA", "EXIT") or code[n].conditional:
             ahead.append(n + 1)
-        reached = [m for m in ahead if n < m <= end and m in length]
-        if reached:
-            following[n] = min(reached, key=lambda m: length[m])
-            length[n] = 1 + length[following[n]]
-    path = [start]
-    while path[-1] != end:
-        path.append(following[path[-1]])
-    return path
+        for m in ahead:
+            if m is not None and m not in came_from:
+                came_from[m] = n
+                reached.append(m)
+    path = [end]
+    while (before := came_from[path[-1]]) is not None:
+        path.append(before)
+    return path[::-1]

@@ -67,6 +67,14 @@ class Runs(NamedTuple):
         last = needed.shape[-1] - jnp.argmax(needed[..., ::-1], axis=-1).astype(jnp.int32)
         return cls(first, jnp.where(needed.any(-1), last - first, 0))
 
+    @classmethod
+    def unbroken(cls, flags: Bool[Array, "*H N M"]) -> "Runs":
+        """The first run of flags that are all set, for each block along the last axis but one."""
+        first = jnp.argmax(flags, axis=-1, keepdims=True).astype(jnp.int32)
+        number = jnp.arange(flags.shape[-1], dtype=jnp.int32)
+        stop = jnp.where(flags | (number < first), flags.shape[-1], number).min(-1)
+        return cls(first[..., 0], jnp.where(flags.any(-1), stop - first[..., 0], 0))
+
     def union(self, axis: int) -> "Runs":
         """The runs that hold all those along an axis."""
         some = self.length > 0
@@ -113,6 +121,33 @@ def runs(
         return Runs.of(_needed(queries, keys.run(start, count), scoring, skip, k.shape[1]).swapaxes(1, 2))
 
     strip = lambda others: max(1, _STRIP // (q.shape[2] * others))
+    return _strip_by_strip(of_queries, queries.blocks, strip(keys.blocks)), _strip_by_strip(
+        of_keys, keys.blocks, strip(queries.blocks)
+    )
+
+
+def whole_runs(
+    q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], scoring: Scoring, block_q: int, block_k: int
+) -> tuple[Runs, Runs]:
+    """Runs of tiles that need no mask, since all slots are filled and every query sees every key, [1, N] and [1, M].
+
+    As those of `runs`, they are of key blocks for each query block and of query blocks for each key block. A row of tiles may
+    have more of them: a mask is right everywhere.
+    """
+    queries, keys = Extents.of_queries(q, scoring, block_q), Extents.of_keys(q, k, scoring, block_k)
+    filled = lambda x, block: (x < EMPTY).reshape(x.shape[0], -1, block).all((0, 2))
+    some_q, some_k = filled(scoring.queries.position, block_q), filled(scoring.keys.position, block_k)
+    cut = jax.lax.dynamic_slice_in_dim
+
+    def of_queries(start: Array, count: int) -> Runs:
+        whole = wholly_visible(queries.run(start, count), keys) & cut(some_q, start, count)[:, None] & some_k
+        return Runs.unbroken(whole[None])
+
+    def of_keys(start: Array, count: int) -> Runs:
+        whole = wholly_visible(queries, keys.run(start, count)) & some_q[:, None] & cut(some_k, start, count)
+        return Runs.unbroken(whole.T[None])
+
+    strip = lambda others: max(1, _STRIP // others)
     return _strip_by_strip(of_queries, queries.blocks, strip(keys.blocks)), _strip_by_strip(
         of_keys, keys.blocks, strip(queries.blocks)
     )

@@ -99,9 +99,14 @@ def coordinates(queries: Queries, keys: Keys) -> tuple[Coordinate, Coordinate]:
 
 def logits(scores: Float[Array, "..."], bias: Bias, queries: Queries, keys: Keys) -> tuple[Array, Array]:
     """The tile's logits, and those before temperature and mask, from the scores of content; see `scoring.Content`."""
+    shown, raw = unmasked_logits(scores, bias, queries, keys)
+    return jnp.where(visible(queries, keys), shown, HIDDEN), raw
+
+
+def unmasked_logits(scores: Float[Array, "..."], bias: Bias, queries: Queries, keys: Keys) -> tuple[Array, Array]:
+    """`logits` of a tile in which every query sees every key."""
     raw = scores if isinstance(bias, Uniform) else scores + bias(*coordinates(queries, keys))
-    heated = raw if queries.temperature is None else raw * queries.temperature
-    return jnp.where(visible(queries, keys), heated, HIDDEN), raw
+    return raw if queries.temperature is None else raw * queries.temperature, raw
 
 
 def dropout_factor(queries: Queries, keys: Keys) -> Float[Array, "..."] | None:

@@ -12,7 +12,9 @@ counted (`benchmarks.gpu_static`), and whose addresses are emulated. Biases of m
 gradients of the query side: right, and slow.
 """
 
+import dataclasses
 import functools
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +33,7 @@ from bam_jax.attention.pallas import strips
 from bam_jax.attention.pallas.gpu_arithmetic import constant_vector, product, row_sum, spread, zeros
 from bam_jax.attention.pallas.gpu_formula import LOWERED, cotangents, lowered
 from bam_jax.attention.pallas.gpu_pipeline import Kernel, LoadedTile, TilePipeline, pad
+from bam_jax.attention.pallas.gpu_strips import StripBias
 from bam_jax.biases import Uniform
 
 _DTYPES = (
@@ -44,6 +47,8 @@ not, calls itself 12090 as 12.9.0 does."""
 
 # The streamed side's tokens in a tile: backward passes hold logits, weights and their gradients in registers at once.
 _FORWARD_WIDTH, _BACKWARD_WIDTH = 128, 64
+
+_BITS = 1 / math.log(2)  # in a nat
 
 _FEW = 4  # numbers of a bias whose slopes come in strips
 
@@ -149,8 +154,8 @@ def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Ar
     q, k, v, scoring = residuals.q, residuals.k, residuals.v, residuals.scoring
     pipeline = TilePipeline.of(q, k, v, scoring, tiling, shift)
     matrices = (pipeline.q, pad(d_out.astype(q.dtype), pipeline.block_q))
-    row_terms = (skipping.pad(x[:, :, None], pipeline.block_q) for x in residuals.row_terms(d_out))
-    vectors = (pipeline.queries, *row_terms)
+    lse, delta = residuals.row_terms(d_out)
+    vectors = (pipeline.queries, *(skipping.pad(x[:, :, None], pipeline.block_q) for x in (lse * _BITS, delta)))
 
     parameters, columns = tile.Parameters.of(scoring.bias), _wanted_columns(residuals)
     sums = tile.ScoringSums.of(scoring, parameters, residuals.wanted)
@@ -185,6 +190,24 @@ def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Ar
     return Gradients(unpadded(dq, q), unpadded(dk, k), unpadded(dv, v), d_scoring)
 
 
+def _logits(loaded: LoadedTile, product: Array, sides: Callable) -> tuple[Array, float, Array, Array]:
+    """A tile's logits and their unit in bits, those before temperature and mask, and the scores of content.
+
+    `sides(columns)` are the queries and the keys. Exponents are those of 2, as the chip has them: one fused operation
+    multiplies a logit by its unit and subtracts the row's maximum or log-normaliser.
+    """
+    queries, keys = sides(loaded.along_columns)
+    content, scores, unit = loaded.content, product, _BITS
+    bare = isinstance(loaded.bias, Uniform) and queries.temperature is None and content.soft_cap is None
+    if bare and content.scale > 0:  # which keeps their order
+        unit *= content.scale
+    else:
+        scores = content.scores(product)
+    shown, raw = lowered(tile.unmasked_logits, scores, loaded.bias, queries, keys)
+    hide = lambda: jnp.where(tile.visible(*sides(loaded.columns_again())), shown, HIDDEN)
+    return jax.lax.cond(loaded.whole, lambda: shown, hide), unit, raw, scores
+
+
 def _forward_start(width: int) -> tuple:
     # The maximum starts above `HIDDEN`: where all keys of a tile are hidden their exponents are 0, and not 1.
     return constant_vector(FLOOR), constant_vector(0.0), zeros(width)
@@ -193,12 +216,12 @@ def _forward_start(width: int) -> tuple:
 def _forward_step(loaded: LoadedTile, state: tuple) -> tuple:
     (q,), (k, v) = loaded.stationary, loaded.streamed
     top, total, sums = state
-    scores = loaded.content.scores(product(q, k))
-    logits, _ = lowered(tile.logits, scores, loaded.bias, loaded.along_rows, loaded.along_columns)
-    highest = jnp.maximum(top, logits.max(1))
-    weights = jnp.exp(logits - spread(highest, logits.shape))
+    sides = lambda columns: (loaded.along_rows, columns)
+    logits, unit, *_ = _logits(loaded, product(q, k), sides)
+    highest = jnp.maximum(top, logits.max(1) * unit)
+    weights = jnp.exp2(logits * unit - spread(highest, logits.shape))
     # What was summed so far is relative to the old maximum. It shrinks first, since the tensor cores add on top of it.
-    shrink = jnp.exp(top - highest)
+    shrink = jnp.exp2(top - highest)
     kept = drop(weights, lowered(tile.dropout_factor, loaded.along_rows, loaded.along_columns))
     sums = loaded.add_product(sums * spread(shrink, sums.shape), kept.astype(v.dtype), v)
     return highest, total * shrink + weights.sum(1), sums
@@ -208,7 +231,7 @@ def _forward_finish(state: tuple) -> tuple:
     top, total, sums = state
     none = total == 0  # false for NaN, which stays
     whole = jnp.where(none, 1.0, total)
-    lse = jnp.where(none, HIDDEN, top + jnp.log(whole))
+    lse = jnp.where(none, HIDDEN, (top + jnp.log2(whole)) * (1 / _BITS))
     return (sums * spread(1 / whole, sums.shape),), (lse,)
 
 
@@ -231,11 +254,13 @@ def _query_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
     (q, d_out), (k, v) = loaded.stationary, loaded.streamed
     queries, lse, delta = loaded.along_rows
     (dq,), d_query = state
-    scores = loaded.content.scores(product(q, k))
-    logits, raw = lowered(tile.logits, scores, loaded.bias, queries, loaded.along_columns)
+    if d_query and jax.tree.leaves(loaded.bias) and not isinstance(loaded.bias, StripBias):
+        # What a formula and its gradient share would lie in registers on both ways around a mask, more than there are.
+        loaded = dataclasses.replace(loaded, whole=False)
+    logits, unit, raw, scores = _logits(loaded, product(q, k), lambda columns: (queries, columns))
     # Weights are computed again from the log-normaliser: the table of weights is never in memory.
     factor = lowered(tile.dropout_factor, queries, loaded.along_columns)
-    d_logits = jnp.exp(logits - lse) * (drop(product(d_out, v), factor) - delta)
+    d_logits = jnp.exp2(logits * unit - lse) * (drop(product(d_out, v), factor) - delta)
     d_temperature = []
     if queries.temperature is not None:
         d_temperature = [d_logits * raw]
@@ -253,9 +278,8 @@ def _key_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
     (k, v), (q, d_out) = loaded.stationary, loaded.streamed
     queries, lse, delta = loaded.along_columns
     (dk, dv), d_key = state
-    scores = loaded.content.scores(product(k, q))
-    logits, _ = lowered(tile.logits, scores, loaded.bias, queries, loaded.along_rows)
-    weights, factor = jnp.exp(logits - lse), lowered(tile.dropout_factor, queries, loaded.along_rows)
+    logits, unit, _, scores = _logits(loaded, product(k, q), lambda columns: (columns[0], loaded.along_rows))
+    weights, factor = jnp.exp2(logits * unit - lse), lowered(tile.dropout_factor, queries, loaded.along_rows)
     dv = loaded.add_product(dv, drop(weights, factor).astype(d_out.dtype), d_out)
     d_logits = weights * (drop(product(v, d_out), factor) - delta)
     if queries.temperature is not None:

@@ -67,6 +67,10 @@ class LoadedTile:
     streamed: tuple  # references to matrices of the side that lies along the columns, [n, D]
     along_rows: Any  # trees of vectors of either side, spread over the tile, [64, n]
     along_columns: Any
+    columns_again: (
+        Callable  # () -> the latter, for a mask, so that a tile without one does not read what only a mask needs
+    )
+    whole: Array | bool  # whether every query sees every key
     bias: Any  # of this head, its parameters spread, too; or of this tile, from a strip
     content: Content  # what products of queries and keys become
     add_product: Callable  # (total, a, b) -> total + a b, with a in registers and b in shared memory
@@ -86,6 +90,7 @@ class _Inputs(NamedTuple):
     table: Any
     first: Any
     count: Any
+    whole: Any
     held_matrices: tuple
     held_vectors: Any
     other_matrices: tuple
@@ -106,6 +111,7 @@ class TilePipeline:
     parameters: tile.Parameters
     runs_of_keys: Runs  # [H, query blocks]
     runs_of_queries: Runs  # [H, key blocks]
+    whole_runs: tuple[Runs, Runs]  # of keys and of queries, without hidden pairs
     block_q: int
     block_k: int
     content: Content
@@ -134,6 +140,7 @@ class TilePipeline:
             parameters.table(formula, q.shape[2]),
             parameters,
             *skipping.runs(q, k, whole, tiling.skip, block_q, block_k),
+            skipping.whole_runs(q, k, whole, block_q, block_k),
             block_q,
             block_k,
             scoring.content(q.shape[-1]),
@@ -153,7 +160,8 @@ class TilePipeline:
         """
         stationary = _Side(query_matrices, query_vectors, self.block_q)
         streamed = _Side((self.k, self.v), self.keys, self.block_k)
-        return _Walk(self, kernel, stationary, streamed, self.runs_of_keys, matrices, vectors).run()
+        runs = self.runs_of_keys, self.whole_runs[0]
+        return _Walk(self, kernel, stationary, streamed, *runs, matrices, vectors).run()
 
     def over_queries(
         self, kernel: Kernel, query_matrices: tuple, query_vectors: Any, *, matrices: int, vectors: int
@@ -166,7 +174,8 @@ class TilePipeline:
         """
         stationary = _Side((self.k, self.v), self.keys, self.block_k)
         streamed = _Side(query_matrices, query_vectors, self.block_q)
-        return _Walk(self, kernel, stationary, streamed, self.runs_of_queries, matrices, vectors).run()
+        runs = self.runs_of_queries, self.whole_runs[1]
+        return _Walk(self, kernel, stationary, streamed, *runs, matrices, vectors).run()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,17 +187,19 @@ class _Walk:
     stationary: _Side  # the side that stays, and the side that passes by
     streamed: _Side
     runs: Runs  # of blocks of the streamed side, for each stationary one
+    whole: Runs  # of those without hidden pairs
     matrices: int  # how many of each the kernel makes
     vectors: int
 
     def run(self) -> tuple[list[Array], list[Array]]:
         """The kernel's matrices and vectors."""
         # A block is several tiles: runs of blocks become runs of tiles.
-        first, count = (x * (self.streamed.block // self.kernel.width) for x in self.runs)
+        first, count, *whole = (x * (self.streamed.block // self.kernel.width) for x in (*self.runs, *self.whole))
         inputs = _Inputs(
             self.tiles.table,
             first,
             count,
+            whole,
             self.stationary.matrices,
             self.stationary.vectors,
             self.streamed.matrices,
@@ -263,6 +274,7 @@ class _Walk:
         block = n // (self.stationary.block // _HELD)
         shape = (TILE_ROWS, self.kernel.width)
         start, steps = inputs.first[h, block], inputs.count[h, block]
+        whole_start, whole_steps = (x[0, block] for x in inputs.whole)
         formula = self.tiles.parameters.bias(
             [jnp.full(shape, inputs.table[h, p]) for p in range(inputs.table.shape[1])]
         )
@@ -280,12 +292,15 @@ class _Walk:
             _, state = loop((along_rows, self.kernel.start(self.tiles.q.shape[3])))
             self._store(state, outputs, b, h, tokens)
 
-        def step(_: Any, matrices: tuple, vectors: Any, strips: Any, carry: tuple) -> Any:
+        def step(at: tuple, matrices: tuple, vectors: Any, strips: Any, carry: tuple) -> Any:
             along_rows, state = carry
-            columns = jax.tree.map(lambda x: spread(plgpu.load(x, layout=ALONG_COLUMNS), shape, 1), vectors)
+            load = lambda x: spread(plgpu.load(x, layout=ALONG_COLUMNS), shape, 1)
+            read = functools.partial(jax.tree.map, load, vectors)
             rows = jax.tree.map(lambda x: spread(x, shape), along_rows)
             bias = formula if self._strips is None else of_strips(strips)
-            loaded = LoadedTile(tuple(mine), matrices, rows, columns, bias, self.tiles.content, add)
+            beyond = start + at[0] - whole_start
+            whole = (beyond >= 0) & (beyond < whole_steps)
+            loaded = LoadedTile(tuple(mine), matrices, rows, read(), read, whole, bias, self.tiles.content, add)
             return along_rows, self.kernel.step(loaded, state)
 
         # The memory warpgroup fills a buffer again when both computing ones have left it, and these wait until it is full.

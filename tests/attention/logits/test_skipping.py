@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bam_jax import biases
-from bam_jax.attention import Mask, Scoring, Tiling, Tokens, attention
+from bam_jax.attention import EMPTY, Mask, Scoring, Tiling, Tokens, attention
 from bam_jax.attention.logits import skipping
 from bam_jax.attention.logits.mask import visible
 from bam_jax.attention.logits.scoring import bias_table
@@ -226,6 +226,24 @@ def test_strips_of_tiles_are_the_whole_table(strip, monkeypatch, rng):
     made = skipping.runs(q, k, scoring, "exact", 8, 8)
     jax.tree.map(np.testing.assert_array_equal, made[0], skipping.Runs.of(needed))
     jax.tree.map(np.testing.assert_array_equal, made[1], skipping.Runs.of(needed.swapaxes(1, 2)))
+
+
+@pytest.mark.parametrize("strip", [1, 2**20])
+@pytest.mark.parametrize("mask", [Mask(), Mask(window=26), Mask(causal=False)])
+def test_runs_of_tiles_without_a_hidden_pair(mask, strip, monkeypatch, rng):
+    """The first run of each row and column of tiles, with two documents, and an empty slot in one of two rows."""
+    monkeypatch.setattr(skipping, "_STRIP", strip)
+    position = np.stack([np.arange(T), np.arange(T) - 1])
+    position[1, 0] = EMPTY
+    tokens = Tokens(jnp.asarray(position, jnp.int32), jnp.asarray(1 + (np.arange(T) >= [[40], [40]]), jnp.int32))
+    scoring = Scoring(biases.Uniform(), tokens, tokens, mask=mask)
+    q, k = normals(rng, *[(B, T, H, D)] * 2)
+    whole = np.asarray(visible(tokens, tokens, mask).all(0)).reshape(6, 8, 6, 8).all((1, 3))
+    assert whole.any()
+    for made, table in zip(skipping.whole_runs(q, k, scoring, 8, 8), (whole, whole.T), strict=True):
+        for row, first, length in zip(table, made.first[0], made.length[0], strict=True):
+            expected = [*itertools.takewhile(lambda m: row[m], range(int(row.argmax()), 6))]  # noqa: B023
+            assert [*range(first, first + length)] == expected
 
 
 def test_bounds_leave_no_near_key_out_far_from_the_first_query(rng):

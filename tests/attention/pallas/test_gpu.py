@@ -72,6 +72,17 @@ def test_a_users_bias_and_tiles_left_out():
     compare(operands("bfloat16"), scoring(biases.ALiBi(few(9.0, 0.1)), packed=False), 3e-2, tiling)
 
 
+@pytest.mark.hopper
+@pytest.mark.parametrize(
+    ("bias", "tempered"), [(biases.Uniform(), False), (biases.ALiBi(few(0.1)), False), (Cauchy(few(9.0)), True)]
+)
+def test_tiles_without_hidden_pairs(bias, tempered, float32_on_gpus):
+    """Those of the second block of queries and the first block of keys."""
+    tokens = Tokens(jnp.arange(256)[None])
+    whole = Scoring(bias, tokens, tokens, jnp.linspace(0.2, 1.5, 256)[None, None] if tempered else None)
+    compare(normals(np.random.default_rng(0), *[(1, 256, 1, 48)] * 3), whole, 1e-5)
+
+
 @pytest.mark.parametrize("tempered", [False, True])
 def test_one_query(tempered):
     """XLA alone computes it; its gradients are the kernels'."""
