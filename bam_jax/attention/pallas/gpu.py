@@ -155,7 +155,7 @@ def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Ar
     pipeline = TilePipeline.of(q, k, v, scoring, tiling, shift)
     matrices = (pipeline.q, pad(d_out.astype(q.dtype), pipeline.block_q))
     lse, delta = residuals.row_terms(d_out)
-    vectors = (pipeline.queries, *(skipping.pad(x[:, :, None], pipeline.block_q) for x in (lse * _BITS, delta)))
+    vectors = (pipeline.queries, *(skipping.pad(x[:, :, None], pipeline.block_q) for x in (lse, delta)))
 
     parameters, columns = tile.Parameters.of(scoring.bias), _wanted_columns(residuals)
     sums = tile.ScoringSums.of(scoring, parameters, residuals.wanted)
@@ -194,7 +194,7 @@ def _logits(loaded: LoadedTile, product: Array, sides: Callable) -> tuple[Array,
     """A tile's logits and their unit in bits, those before temperature and mask, and the scores of content.
 
     `sides(columns)` are the queries and the keys. Exponents are those of 2, as the chip has them: one fused operation
-    multiplies a logit by its unit and subtracts the row's maximum or log-normaliser.
+    multiplies a logit by its unit and subtracts the row's maximum.
     """
     queries, keys = sides(loaded.along_columns)
     content, scores, unit = loaded.content, product, _BITS
@@ -218,10 +218,10 @@ def _forward_step(loaded: LoadedTile, state: tuple) -> tuple:
     top, total, sums = state
     sides = lambda columns: (loaded.along_rows, columns)
     logits, unit, *_ = _logits(loaded, product(q, k), sides)
-    highest = jnp.maximum(top, logits.max(1) * unit)
-    weights = jnp.exp2(logits * unit - spread(highest, logits.shape))
+    highest = jnp.maximum(top, logits.max(1) * (unit / _BITS))  # in nats, in which it is exact
+    weights = jnp.exp2(logits * unit - spread(highest * _BITS, logits.shape))
     # What was summed so far is relative to the old maximum. It shrinks first, since the tensor cores add on top of it.
-    shrink = jnp.exp2(top - highest)
+    shrink = jnp.exp2((top - highest) * _BITS)
     kept = drop(weights, lowered(tile.dropout_factor, loaded.along_rows, loaded.along_columns))
     sums = loaded.add_product(sums * spread(shrink, sums.shape), kept.astype(v.dtype), v)
     return highest, total * shrink + weights.sum(1), sums
@@ -231,7 +231,7 @@ def _forward_finish(state: tuple) -> tuple:
     top, total, sums = state
     none = total == 0  # false for NaN, which stays
     whole = jnp.where(none, 1.0, total)
-    lse = jnp.where(none, HIDDEN, (top + jnp.log2(whole)) * (1 / _BITS))
+    lse = jnp.where(none, HIDDEN, top + jnp.log(whole))
     return (sums * spread(1 / whole, sums.shape),), (lse,)
 
 
@@ -260,7 +260,8 @@ def _query_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
     logits, unit, raw, scores = _logits(loaded, product(q, k), lambda columns: (queries, columns))
     # Weights are computed again from the log-normaliser: the table of weights is never in memory.
     factor = lowered(tile.dropout_factor, queries, loaded.along_columns)
-    d_logits = jnp.exp2(logits * unit - lse) * (drop(product(d_out, v), factor) - delta)
+    # Subtracted first: of a bias of thousands of nats the product would be rounded.
+    d_logits = jnp.exp2((logits - lse * (_BITS / unit)) * unit) * (drop(product(d_out, v), factor) - delta)
     d_temperature = []
     if queries.temperature is not None:
         d_temperature = [d_logits * raw]
@@ -279,7 +280,8 @@ def _key_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
     queries, lse, delta = loaded.along_columns
     (dk, dv), d_key = state
     logits, unit, _, scores = _logits(loaded, product(k, q), lambda columns: (columns[0], loaded.along_rows))
-    weights, factor = jnp.exp2(logits * unit - lse), lowered(tile.dropout_factor, queries, loaded.along_rows)
+    weights = jnp.exp2((logits - lse * (_BITS / unit)) * unit)
+    factor = lowered(tile.dropout_factor, queries, loaded.along_rows)
     dv = loaded.add_product(dv, drop(weights, factor).astype(d_out.dtype), d_out)
     d_logits = weights * (drop(product(v, d_out), factor) - delta)
     if queries.temperature is not None:
