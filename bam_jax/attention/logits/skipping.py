@@ -18,6 +18,7 @@ from bam_jax.attention.logits.extents import Extents, across, possibly_visible, 
 from bam_jax.attention.logits.mask import take_integers
 from bam_jax.attention.logits.scoring import Scoring
 from bam_jax.attention.logits.tokens import EMPTY, Tokens
+from bam_jax.biases import Uniform
 from bam_jax.biases.base import head_axes
 
 _STRIP = 2**20  # Tiles of all heads whose bounds are in memory at once: 4 MB for each array of float32.
@@ -213,7 +214,8 @@ def _negligible(queries: Extents, keys: Extents, scoring: Scoring, skip: float |
 
         c + c' + log S + t_i (b_max(tile) - b') < log(share)   for every row i of the tile.
     """
-    bounds = _bounds(queries, keys, scoring)
+    # All keys of a uniform bias weigh alike: what is lost is never below 0, and no norm need be computed.
+    bounds = None if isinstance(scoring.bias, Uniform) else _bounds(queries, keys, scoring)
     if bounds is None:
         return None
     low, high = (jnp.broadcast_to(x, (keys.norm.shape[0], *x.shape[1:])) for x in bounds)
