@@ -114,7 +114,7 @@ def compile_for_h100(f: Callable, *arguments: Any) -> Any:
 
 
 def launches(program: str) -> int:
-    """Count the kernels that a compiled program starts, those of a loop as often as it runs."""
+    """Count the kernels that a compiled program starts: those of a loop as often as it runs, those of the longest branch."""
     computations = {
         name: body
         for _, name, body in re.findall(
@@ -137,6 +137,11 @@ def launches(program: str) -> int:
                 total += int(times.group(1)) * count(inner.group(1))
             elif operation == "call" and inner is not None:
                 total += count(inner.group(1))
+            elif operation == "conditional":
+                branches = re.findall(
+                    r"(?:true_computation=|false_computation=|branch_computations=\{|, )%([\w.\-]+)", line
+                )
+                total += max(count(branch) for branch in branches if branch in computations)
             else:
                 total += operation not in _NO_LAUNCH
         return total
