@@ -69,14 +69,14 @@ def test_a_row_is_nan_where_what_it_sees_is(backend, case, float32_on_gpus):
         np.testing.assert_allclose(out[~sees], whole[~sees], atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("backend", ["chunked", full("pallas_tpu")])
-def test_one_query_is_nan_where_what_it_sees_is(backend, case):
+@pytest.mark.parametrize(("backend", "far"), [("chunked", False), ("chunked", True), full("pallas_tpu", False)])
+def test_one_query_is_nan_where_what_it_sees_is(backend, far, case):
     """As in decoding, where keys lie in slots that are not all filled, and values are looked at as they are read."""
     q, k, v, scoring = case
     last = lambda x: x[..., -1:]
     keys = dataclasses.replace(scoring.keys, segment=None)
     queries = Tokens(last(keys.position), None, last(keys.coordinate))
-    alone = Scoring(scoring.bias, queries, keys)
+    alone = Scoring(biases.Uniform() if far else scoring.bias, queries, keys)
     run = jax.jit(lambda *operands: BACKENDS[backend].forward(*operands, alone, Tiling(block_q=1, block_k=8))[0])
     assert np.isfinite(run(q[:, -1:], k, v)).all()
     for slot, seen in ((3, True), (5, False), (T - 1, True)):  # slot 5 of row 1 is empty

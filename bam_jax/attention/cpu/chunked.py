@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from bam_jax.attention.cpu import one_head
 from bam_jax.attention.cpu.blocks import Blocks, add_to_block, block_of, pad_rows, sum_leading
-from bam_jax.attention.logits import skipping
+from bam_jax.attention.logits import one_query, skipping
 from bam_jax.attention.logits.dropout import drop
 from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Differentiable, Gradients, Residuals, Scoring
 from bam_jax.attention.logits.skipping import Tiling
@@ -34,9 +34,46 @@ def forward(
 ) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
     """Attention and its log-normaliser by the running softmax; see `Backend.forward`."""
     if q.shape[1] == 1:
-        return one_head.decode(_walk, Blocks.of(q, k, v, scoring, tiling, decode=True))
+        return _decode(q, k, v, scoring, tiling)
     run = lambda q, k, v, scoring: _walk(Blocks.of(q, k, v, scoring, tiling, count=True))
     return one_head.forward(run, q, k, v, scoring) if _many_tiles(q, k) else run(q, k, v, scoring)
+
+
+def _decode(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> tuple[Array, Array]:
+    """`forward` of one query: head by head, each over the keys that it needs, or all heads at once where that is most of them."""
+    blocks = Blocks.of(q, k, v, scoring, tiling, decode=True)
+    head_by_head = lambda: one_head.decode(_walk, blocks)
+    if not q.dtype == k.dtype == v.dtype == blocks.dtype:  # a product of halves would be one of copies
+        return head_by_head()
+    shape = (q.shape[0], q.shape[2], 1)
+    nothing = varying((jnp.zeros(q.shape, q.dtype), jnp.zeros(shape, q.dtype)), q)
+    most = 2 * blocks.of_heads.length.sum() > blocks.of_heads.length.size * blocks.key_blocks
+    at_once = jax.lax.cond(most, lambda: varying(_all_heads(q, k, v, scoring), q), lambda: nothing)
+    # Beside what is not finite, the zeros of other heads are NaN.
+    right = most & jnp.isfinite(at_once[0]).all() & jnp.isfinite(at_once[1]).all()
+    return jax.lax.cond(right, lambda: at_once, head_by_head)
+
+
+def _all_heads(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
+    """Attention of one query by products of all heads together, which read keys and values once, as they lie, on all cores.
+
+    The queries stand in a matrix [K D, H], each beside zeros for the other key heads: K times the operations that are needed,
+    and memory is what bounds them.
+    """
+    heads = jnp.eye(k.shape[2], dtype=k.dtype)
+    flat = lambda x: x.reshape(*x.shape[:2], -1)
+
+    def times_k(q: Array, k: Array) -> Array:
+        batch, kv_heads, groups, width = q.shape
+        matrix = jnp.einsum("bkgd,kl->bldkg", q, heads).reshape(batch, kv_heads * width, -1)
+        return jnp.einsum("bsx,bxh->bsh", flat(k), matrix).swapaxes(1, 2).reshape(batch, kv_heads, groups, -1)
+
+    def times_v(weights: Array, v: Array) -> Array:
+        batch, kv_heads, groups, slots = weights.shape
+        sums = jnp.einsum("bsh,bsx->bhx", weights.reshape(batch, -1, slots).swapaxes(1, 2), flat(v))
+        return jnp.einsum("bkgld,kl->bkgd", sums.reshape(batch, kv_heads, groups, kv_heads, -1), heads)
+
+    return one_query.attend(q, k, v, scoring, times_k, times_v)
 
 
 def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tiling) -> Gradients:

@@ -25,9 +25,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from bam_jax.attention import rows
-from bam_jax.attention.logits import skipping, tile
+from bam_jax.attention.logits import one_query, skipping, tile
 from bam_jax.attention.logits.dropout import drop
-from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Gradients, Residuals, Scoring, logits_table, mask_nonfinite
+from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Gradients, Residuals, Scoring, mask_nonfinite
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.pallas import strips
 from bam_jax.attention.pallas.gpu_arithmetic import constant_vector, product, row_sum, spread, zeros
@@ -118,20 +118,18 @@ def tiled_forward(
 def _one_query(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
     """`forward` of one query by XLA: memory bounds it, and a kernel's choice of blocks takes longer than to read them all."""
     k, v = mask_nonfinite(k, v)
+
     # One query head of each key head at a time: XLA reads keys and values as they lie for a product with a vector, several of
     # them at once, and would copy them for a product with a matrix.
-    by_key_head = q.reshape(q.shape[0], k.shape[2], -1, q.shape[3])
-    times_k = functools.partial(jnp.einsum, "bkd,bskd->bks", preferred_element_type=jnp.float32)
-    times_v = functools.partial(jnp.einsum, "bks,bskd->bkd")
-    product = jnp.stack([times_k(by_key_head[:, :, g], k) for g in range(by_key_head.shape[2])], 2)
-    logits, _ = logits_table(q, product.reshape(q.shape[0], q.shape[2], 1, -1), scoring)
-    lse = jax.nn.logsumexp(logits, -1)
-    weights = jnp.exp(logits - jnp.maximum(lse, FLOOR)[..., None])  # 0 of what is hidden
-    if scoring.dropout is not None:
-        weights = drop(weights, scoring.dropout.factor(scoring.queries, scoring.keys, jnp.dtype(jnp.float32)))
-    weights = weights.reshape(product.shape)
-    out = jnp.stack([times_v(weights[:, :, g], v.astype(jnp.float32)) for g in range(weights.shape[2])], 2)
-    return out.reshape(q.shape), jnp.where(lse < FLOOR, HIDDEN, lse)
+    def times_k(q: Array, k: Array) -> Array:
+        of_one = functools.partial(jnp.einsum, "bkd,bskd->bks", preferred_element_type=jnp.float32)
+        return jnp.stack([of_one(q[:, :, g], k) for g in range(q.shape[2])], 2)
+
+    def times_v(weights: Array, v: Array) -> Array:
+        of_one = functools.partial(jnp.einsum, "bks,bskd->bkd")
+        return jnp.stack([of_one(weights[:, :, g], v.astype(jnp.float32)) for g in range(weights.shape[2])], 2)
+
+    return one_query.attend(q, k, v, scoring, times_k, times_v)
 
 
 def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tiling) -> Gradients:
