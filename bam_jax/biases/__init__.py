@@ -17,6 +17,7 @@ from bam_jax.biases.base import Bias, Monotone, Relative, bias, head_axes, share
 from bam_jax.biases.context_aware import CABLE, KCABLE, ContextualGaussian, Difference
 from bam_jax.biases.decay import AdditiveDecay, Gaussian, Sandwich, StudentT, sandwich_compression
 from bam_jax.biases.effective import log_effective_keys
+from bam_jax.biases.mixture import Mixture
 from bam_jax.biases.prior import (
     CAP,
     FIRE,
@@ -49,6 +50,7 @@ __all__ = [
     "GeneralisedGaussian",
     "KerpleLog",
     "KerplePower",
+    "Mixture",
     "Monotone",
     "Relative",
     "Rows",

@@ -35,6 +35,10 @@ class Bias:
         """Bias between a query with coordinate `i` and a key with coordinate `j`, in nats."""
         raise NotImplementedError(f"{type(self).__name__} has no formula: define __call__(self, i, j)")
 
+    def query_coordinate(self, position: Coordinate, own: Coordinate) -> Coordinate:
+        """What the formula takes as `i`, from the query's position and the coordinate that it brings (None: none)."""
+        return position if own is None else own
+
     def cotangents(self, i: Coordinate, j: Coordinate, d_bias: Array) -> tuple["Bias", Coordinate, Coordinate]:
         """Cotangents of the parameters and of both coordinates from that of the bias, each summed to its own shape.
 
@@ -155,13 +159,13 @@ def trial(bias: Bias, of_queries: Coordinate, of_keys: Coordinate) -> jax.ShapeD
         Exception: any that the formula raises.
     """
 
-    def zeros(coordinate: Coordinate, count: int) -> Coordinate:
-        # NumPy refuses the second row of an array that has one, where JAX takes the first again.
-        row = np.zeros((1, 1, count), np.float32)
-        return row if coordinate is None else jax.tree.map(lambda _: row, coordinate)
+    # NumPy refuses the second row of an array that has one, where JAX takes the first again.
+    two, three = (np.zeros((1, 1, count), np.float32) for count in (2, 3))
+    i = bias.query_coordinate(two, jax.tree.map(lambda _: two, of_queries))
+    j = three if of_keys is None else jax.tree.map(lambda _: three, of_keys)
 
     parameters = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), bias)
-    return jax.eval_shape(lambda bias: table(bias, zeros(of_queries, 2), zeros(of_keys, 3)), parameters)
+    return jax.eval_shape(lambda bias: table(bias, i, j), parameters)
 
 
 def compares_pairs(shape: tuple[int, ...]) -> bool:

@@ -9,6 +9,7 @@ from bam_jax import biases
 from bam_jax.attention import BACKENDS, EMPTY
 
 H = 4
+C = 3  # profiles of a mixture
 
 BIASES = {
     "uniform": lambda draw: biases.Uniform(),
@@ -36,8 +37,13 @@ BIASES = {
     "cable": lambda draw: biases.CABLE(),
     "k_cable": lambda draw: biases.KCABLE(),
     "contextual": lambda draw: biases.ContextualGaussian(draw(-0.7, 1.5, H), draw(-1, 1, H)),
+    "mixture": lambda draw: biases.Mixture(
+        biases.GeneralisedGaussian(draw(-0.7, 1.5, C), draw(-1, 1, C), draw(-0.6, 0.6, C))
+    ),
+    "mixed_table": lambda draw: biases.Mixture(biases.T5Distance(draw(-1, 1, C, 6))),
 }
 SUMS = ("difference", "distance", "cable", "k_cable", "contextual")
+MIXTURES = ("mixture", "mixed_table")  # which no kernel takes
 
 
 def drawn(name, seed=0):

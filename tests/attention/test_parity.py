@@ -24,7 +24,18 @@ from bam_jax.attention import BACKENDS, EMPTY, Dropout, Mask, Scoring, Tokens, a
 from bam_jax.attention.cpu import chunked
 from bam_jax.attention.logits.scoring import HIDDEN
 from bam_jax.attention.pallas import tpu_layout
-from tests.attention.common import BIASES, SUMS, H, close, full, kept_by_definition, slopes, visible_by_definition
+from tests.attention.common import (
+    BIASES,
+    MIXTURES,
+    SUMS,
+    C,
+    H,
+    close,
+    full,
+    kept_by_definition,
+    slopes,
+    visible_by_definition,
+)
 
 B, D = 2, 6
 WHOLE, RAGGED = 16, 13
@@ -180,6 +191,17 @@ OF_ROWS = [
     Case("rows", "bfloat16", "uniform", "window", 4, True, 0, "ragged", "position", "cope"),
     Case("rows", "float64", "cable", "window", 2, True, B, "cached", "each", "dape", sinks=True, dropout=0.4),
 ]
+
+# What the query mixes: each offset of a tile once, or each pair of it where positions leap.
+MIXED = [
+    Case("chunked", "float32", "mixture", "causal", 2, True, B, "ragged", "each", start=2**26 + 3),
+    Case("chunked", "float64", "mixed_table", "both_sides", 4, False, 1, "padded", "each", soft_cap=1.5),
+    Case("chunked", "float64", "mixture", "causal", 2, False, B, "decoding", "each"),
+    Case("rows", "float32", "mixture", "window", 2, True, 1, "cached", "each", start=2**26 + 3),
+    Case("chunked", "float32", "mixed_table", "window", 1, True, 0, "cached", "shared", start=2**30 + 5),
+    Case("chunked", "float64", "mixture", "window", 2, True, 1, "ragged", "each", sinks=True, width=0.5),
+    Case("chunked", "bfloat16", "mixture", "bidirectional", 2, False, 0, "whole", "each", dropout=0.4),
+]
 BY_TILES = [name for name in BACKENDS if name not in ("reference", "rows")]
 
 
@@ -194,6 +216,7 @@ CASES += [
     *(Case("reference", "float32", name, "both_sides", 1, True, 0, "padded", "each") for name in ("ggd", "cable")),
     *(on(name, case) for name in BY_TILES for case in (*OTHERS, *DROPOUT)),
     *OF_ROWS,
+    *MIXED,
     Case("pallas_tpu", "float32", "sandwich", "causal", 2, True, 1, "ragged", "position"),
     Case("chunked", "float64", "alibi", "window", 2, True, 0, "ragged", "position", "", None, 1.2, "", True, 1.5),
 ]
@@ -230,6 +253,9 @@ def inputs(case):
         sums = lambda t: (np.cumsum(draw(0, 1, B, H, t), -1), draw(-1e-3, 1e-3, B, H, t))
         own_i, own_j = sums(rows), sums(slots)
         own_i = (draw(0, 2, B, H, rows), own_i) if case.bias in ("cable", "k_cable") else own_i
+    elif case.bias in MIXTURES:
+        axes = (1, 1) if case.coordinate == "shared" else (B, H)
+        own_i = tuple(draw(-1, 1, *axes, rows) for _ in range(C))
     elif case.coordinate != "position":
         axes = (1, 1) if case.coordinate == "shared" else (B, H)
         own_j = np.arange(slots) + draw(-0.4, 0.4, *axes, slots)
@@ -289,9 +315,10 @@ def by_definition(q, k, v, scoring):
     """Attention and its log-normalisers as nested loops over float64."""
     visible, out, lse = seen(scoring), np.zeros((*q.shape[:3], v.shape[3])), np.zeros((B, H, q.shape[1]))
     own = lambda tokens: np.float64(tokens.position)[:, None] if tokens.coordinate is None else tokens.coordinate
-    bias = np.asarray(
-        biases.table(scoring.bias, *(jax.tree.map(jnp.asarray, own(x)) for x in (scoring.queries, scoring.keys)))
-    )
+    i, j = own(scoring.queries), own(scoring.keys)
+    if isinstance(scoring.bias, biases.Mixture):
+        i = np.float64(scoring.queries.position)[:, None], i
+    bias = np.asarray(biases.table(scoring.bias, *jax.tree.map(jnp.asarray, (i, j))))
     bias = np.broadcast_to(bias, (B, H, q.shape[1], k.shape[1]))
     scale = 1 / math.sqrt(D) if scoring.scale is None else scoring.scale
     scores, key_head = np.zeros(bias.shape), lambda h: h // (H // k.shape[2])
@@ -327,6 +354,7 @@ def by_definition(q, k, v, scoring):
         Case("reference", "float64", "kerple_log", "window", 2, True, B, "padded", "position", "dape", scale=-0.8),
         Case("reference", "float64", "uniform", "both_sides", 1, True, 1, "ragged", "position", "cope"),
         Case("reference", "float64", "alibi", "window", 2, True, 1, "padded", "position", sinks=True, dropout=0.2),
+        Case("reference", "float64", "mixture", "causal", 2, True, B, "padded", "each"),
         full(Case("reference", "float64", "fire", "bidirectional", 4, True, 0, "padded", "shared")),
     ],
     ids=str,
@@ -478,6 +506,7 @@ def marked(case):
     pairs = [on(case.backend, pair) for pair in (*PAIRS, *OTHERS)]
     later = case in pairs and (pairs.index(case) % (9 if case.backend in WIDEST else 8) > 0)
     later |= case in [on(case.backend, other) for other in DROPOUT[1 + (case.backend == "chunked") :]]
+    later |= case in MIXED[4:]
     return pytest.param(case, marks=[*[pytest.mark.full] * later, *devices(case.backend)])
 
 

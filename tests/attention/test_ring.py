@@ -36,6 +36,8 @@ def case(bias, *, packed, tempered, seed=0):
         total = jnp.cumsum(draw(0, 0.5, B, H, T), -1)
         own_j = (total, jnp.zeros_like(total))
         own_i = (draw(0, 2, B, H, T), own_j)
+    if bias == "mixture":
+        own_i = tuple(draw(-1, 1, B, H, T) for _ in range(common.C))
     scoring = Scoring(
         common.BIASES[bias](draw),
         Tokens(position, segment, own_i),
@@ -74,6 +76,7 @@ def over_ring(mesh, scoring, backend=BACKENDS["chunked"], *, balanced=False, til
     [
         full("chunked", "ggd", True, True, Mask(), True, True),
         ("chunked", "cable", True, False, Mask(), True, True),
+        ("chunked", "mixture", True, True, Mask(), True, True),
         full("chunked", "alibi", False, True, Mask(window=9), False, False),
         full("chunked", "uniform", True, False, Mask(causal=False), False, True),
         ("chunked", "t5_distance", False, False, Mask(causal=False, window=20), True, False),

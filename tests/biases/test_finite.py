@@ -35,6 +35,15 @@ def weighted(rng):
     return (draw(rng, -9, 20), i), j
 
 
+def mixed(rng):
+    i, j = positions(rng)
+    return (i, tuple(draw(rng, -9, 9) for _ in range(3))), j
+
+
+def mixture(**profiles):
+    return biases.Mixture(biases.GeneralisedGaussian(**profiles))
+
+
 below = lambda rng: sums(rng, -(10**6), 0)
 SMALL = 2**-10, 10
 T5 = {"starts": biases.t5_starts(8, 40)}
@@ -64,6 +73,7 @@ CASES = {
     "difference": (biases.Difference, {}, below, {}),
     "distance": (biases.Difference, {}, below, {"symmetric": True}),
     "contextual": (biases.ContextualGaussian, {"shape": (-8, 8), "log_scale": (-4, 4)}, sums, {}),
+    "mixture": (mixture, {"shape": (-20, 20, 3), "log_scale": (-10, 10, 3), "loc": (-5, 5, 3)}, mixed, {}),
 }
 
 
@@ -97,7 +107,7 @@ def test_the_generalised_gaussian_is_the_formula_up_to_its_cap(rng):
     assert ((-np.exp(biases.CAP) * (1 + 1e-5) <= made) & (made <= -np.exp(biases.CAP - 2e-3)))[~below].all()
 
 
-WITHOUT_BOUNDS = "sandwich", "fire", "t5", "t5_bidirectional", "t5_distance"
+WITHOUT_BOUNDS = "sandwich", "fire", "t5", "t5_bidirectional", "t5_distance", "mixture"
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -177,9 +177,21 @@ def test_formula_of_running_sums(name, rng, x64):
     np.testing.assert_allclose(biases.table(bias, i, j)[0], expected, rtol=1e-10, atol=1e-12)
 
 
+def test_formula_of_a_mixture(rng, x64):
+    """Weights of a query's own in each head, and profiles that all heads share."""
+    weights = rng.normal(size=(HEADS, 4, 8))  # [H, C, T]
+    parameters = [[*x, 0.4] for x in (SHAPE, LOG_SCALE, LOC)]  # C is not H
+    profiles, profile = biases.GeneralisedGaussian(*map(jnp.asarray, parameters)), generalised_gaussian(*parameters)
+    i, j = np.arange(3.0, 11), np.arange(12.0)
+    expected = loop(lambda h, i, j: sum(weights[h, c, int(i) - 3] * profile(c, i, j) for c in range(4)), i, j)
+    query = (i[None, None], tuple(weights.swapaxes(0, 1)[:, None]))
+    made = biases.table(biases.Mixture(profiles), query, j[None, None])
+    np.testing.assert_allclose(made[0], expected, rtol=1e-10, atol=1e-12)
+
+
 def test_every_bias_is_tested_here():
     tested = {formula for formula, *_ in POSITION.values()}
-    tested |= {biases.Difference, biases.CABLE, biases.KCABLE, biases.ContextualGaussian}
+    tested |= {biases.Difference, biases.CABLE, biases.KCABLE, biases.ContextualGaussian, biases.Mixture}
     public = {x for x in vars(biases).values() if isinstance(x, type) and issubclass(x, biases.Bias)}
     assert tested == public - {biases.Bias, biases.Monotone, biases.Relative}
 

@@ -17,9 +17,17 @@ from bam_jax.attention.cpu import repeated
 from bam_jax.attention.cpu.repeated import Counted
 from bam_jax.attention.logits import skipping, toeplitz
 from bam_jax.attention.logits.mask import visible
-from bam_jax.attention.logits.scoring import HIDDEN, Content, Scoring, bias_table, compared_coordinates, mask_nonfinite
+from bam_jax.attention.logits.scoring import (
+    HIDDEN,
+    Content,
+    Scoring,
+    bias_of_pairs,
+    compared_coordinates,
+    mask_nonfinite,
+)
 from bam_jax.attention.logits.skipping import Runs, Tiling
 from bam_jax.attention.logits.tokens import Tokens
+from bam_jax.biases import Mixture
 from bam_jax.biases.base import Bias, Coordinate
 from bam_jax.system.axes import varying
 
@@ -229,6 +237,8 @@ class Blocks:
         by_pair = functools.partial(through, self._bias_of_pairs)
         d_bias, *d_own = self._if_straight(at, by_offset, by_pair, d_logits, *operands)
         # A coordinate that stands for the position has no cotangent.
+        if isinstance(self.scoring.bias, Mixture):
+            d_own[0] = d_own[0][1]
         sides = (queries.tokens, keys.tokens)
         d_i, d_j = (None if side.coordinate is None else d for side, d in zip(sides, d_own, strict=True))
         return d_bias, d_i, d_j
@@ -247,16 +257,10 @@ class Blocks:
 
     def _bias_of_pairs(self, bias: Bias, i: Coordinate, j: Coordinate) -> Array:
         """The bias of a tile, [#B, #K, #G, q, s]."""
-        scoring = dataclasses.replace(
-            self.scoring,
-            bias=bias,
-            queries=dataclasses.replace(self.scoring.queries, coordinate=i),
-            keys=dataclasses.replace(self.scoring.keys, coordinate=j),
-        )
-        return varying(self.split_scalars(bias_table(scoring, self.dtype)), self.q)
+        return varying(self.split_scalars(bias_of_pairs(bias, i, j, self.dtype)), self.q)
 
-    def _bias_of_offsets(self, bias: Bias, i: Array, j: Array) -> Array:
-        """The same of a `Relative` bias and of positions that follow one another."""
+    def _bias_of_offsets(self, bias: Bias, i: Coordinate, j: Array) -> Array:
+        """The same of a `Relative` bias or a `Mixture`, and of positions that follow one another."""
         return varying(self.split_scalars(toeplitz.table(bias, i, j)), self.q)
 
     def products(self, q: Float[Array, "B K G q D"], k: Array) -> Float[Array, "B K G q s"]:

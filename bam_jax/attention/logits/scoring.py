@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from bam_jax.attention.logits.dropout import Dropout
 from bam_jax.attention.logits.mask import Mask, visible
 from bam_jax.attention.logits.tokens import Tokens
-from bam_jax.biases import Bias, Relative, Rows, Rowwise, Uniform, table
+from bam_jax.biases import Bias, Mixture, Relative, Rows, Rowwise, Uniform, table
 from bam_jax.biases.base import Coordinate
 
 HIDDEN = -1e30
@@ -92,6 +92,14 @@ class Content:
         return d_scores * (1 - share * share)
 
 
+def compares_offsets(scoring: Scoring) -> bool:
+    """Tell whether the bias sees positions by their offset alone; a `Mixture` sees numbers of the query besides."""
+    if isinstance(scoring.bias, Mixture):
+        return scoring.keys.coordinate is None
+    none = scoring.queries.coordinate is None and scoring.keys.coordinate is None
+    return none and isinstance(scoring.bias, Relative)
+
+
 def origin(scoring: Scoring) -> Int[Array, "#B 1"]:
     """The position from which each row counts the positions that a bias compares.
 
@@ -99,7 +107,7 @@ def origin(scoring: Scoring) -> Int[Array, "#B 1"]:
     offsets of its neighbours are exact wherever the text begins. No difference of two positions leaves int32.
     """
     position = scoring.queries.position
-    if scoring.queries.coordinate is None and scoring.keys.coordinate is None and isinstance(scoring.bias, Relative):
+    if compares_offsets(scoring):
         return jnp.maximum(position.min(1, keepdims=True), 0)
     return jnp.zeros((1, 1), position.dtype)
 
@@ -116,19 +124,19 @@ def compared_coordinates(scoring: Scoring, dtype: jnp.dtype) -> tuple[Coordinate
     """What the bias compares, [#B, #H, T] and [#B, #H, S]: the tokens' own coordinates, or their positions as numbers."""
     start = origin(scoring)
 
-    def own(tokens: Tokens) -> Coordinate:
-        if tokens.coordinate is not None:
-            return tokens.coordinate
-        return numbers(scoring.bias, (tokens.position - start)[:, None], dtype)
-
-    return own(scoring.queries), own(scoring.keys)
+    i, j = (numbers(scoring.bias, (x.position - start)[:, None], dtype) for x in (scoring.queries, scoring.keys))
+    own = scoring.keys.coordinate
+    return scoring.bias.query_coordinate(i, scoring.queries.coordinate), j if own is None else own
 
 
 def bias_table(scoring: Scoring, dtype: jnp.dtype) -> Float[Array, "#B #H T S"]:
     """The bias between all queries and keys, in `dtype`."""
-    if isinstance(scoring.bias, Uniform):
-        return jnp.zeros((1, 1, 1, 1), dtype)
-    return table(scoring.bias, *compared_coordinates(scoring, dtype))
+    return bias_of_pairs(scoring.bias, *compared_coordinates(scoring, dtype), dtype)
+
+
+def bias_of_pairs(bias: Bias, i: Coordinate, j: Coordinate, dtype: jnp.dtype) -> Float[Array, "#B #H #T #S"]:
+    """`biases.table`, without the work where it is 0."""
+    return jnp.zeros((1, 1, 1, 1), dtype) if isinstance(bias, Uniform) else table(bias, i, j)
 
 
 def logits_table(

@@ -17,7 +17,7 @@ from bam_jax.attention.logits import dropout
 from bam_jax.attention.logits.mask import Limits
 from bam_jax.attention.logits.scoring import HIDDEN, Differentiable, Scoring, compared_coordinates, origin
 from bam_jax.attention.logits.tokens import EMPTY
-from bam_jax.biases import Bias, Uniform
+from bam_jax.biases import Bias, Mixture, Uniform
 from bam_jax.biases.base import Coordinate, head_axes, sum_to
 
 
@@ -256,6 +256,8 @@ LOWERED = frozenset(
 def unsupported(scoring: Scoring, lowered: frozenset[str] = LOWERED) -> str | None:
     """The reason why a kernel cannot compute the bias, with the primitive's name, or None."""
     name, parameters = type(scoring.bias).__name__, Parameters.of(scoring.bias)
+    if isinstance(scoring.bias, Mixture):
+        return f"no kernel mixes profiles by the query, as the bias {name} does"
     if any(len(shape) > 1 for shape in parameters.shapes):
         return f"the bias {name} has a parameter with more axes than [H, n]"
     number = jax.ShapeDtypeStruct((1, 1), jnp.float32)

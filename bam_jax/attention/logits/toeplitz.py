@@ -1,4 +1,4 @@
-"""Relative biases of tiles whose positions follow one another: a table with one value on each diagonal.
+"""Biases of offsets in tiles whose positions follow one another: one value on each diagonal, or one for each query as well.
 
 A formula of exponentials and logarithms costs most of attention on a CPU. A tile of n queries and m keys has n m pairs, but
 only n + m - 1 offsets.
@@ -9,17 +9,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from bam_jax import biases
-from bam_jax.attention.logits.scoring import Scoring
+from bam_jax.attention.logits.scoring import Scoring, compares_offsets
 from bam_jax.attention.logits.tokens import EMPTY
-from bam_jax.biases import Bias, Relative, Uniform
+from bam_jax.biases import Bias, Mixture, Uniform
+from bam_jax.biases.base import Coordinate
 
 
 def contiguous(
     scoring: Scoring, padded: Scoring, block_q: int, block_k: int
 ) -> tuple[Bool[Array, " N"], Bool[Array, " M"]] | None:
     """The blocks of queries and of keys in which positions ascend by one; None: no bias of offsets alone."""
-    relative = isinstance(scoring.bias, Relative) and not isinstance(scoring.bias, Uniform)
-    if not relative or scoring.queries.coordinate is not None or scoring.keys.coordinate is not None:
+    if not compares_offsets(scoring) or isinstance(scoring.bias, Uniform):
         return None
 
     def ascending(position: Array, block: int) -> Array:
@@ -37,14 +37,34 @@ def of_offsets(bias: Bias, offset: Float[Array, "#B 1 n"]) -> Float[Array, "#B #
     return biases.table(bias, jnp.zeros_like(offset[..., :1]), offset)[:, :, 0]
 
 
-def table(bias: Bias, i: Float[Array, "#B 1 T"], j: Float[Array, "#B 1 S"]) -> Float[Array, "#B #H T S"]:
-    """`biases.table` of a `Relative` bias, of coordinates of which only the first of either side is looked at.
+def table(bias: Bias, i: Coordinate, j: Float[Array, "#B 1 S"]) -> Float[Array, "#B #H T S"]:
+    """`biases.table` of a `Relative` bias or a `Mixture`, of positions of which only the first of either side is looked at.
 
     table[b, h, t, s] = bias_h(0, (j[b, 0] + s) - (i[b, 0] + t))
     """
+    if isinstance(bias, Mixture):
+        position, weights = i
+        return _mixed(bias, position, weights, j)
     queries, keys = i.shape[-1], j.shape[-1]
     offset = j[..., :1] - i[..., :1] + jnp.arange(1 - queries, keys, dtype=i.dtype)
     diagonals = of_offsets(bias, offset)
     diagonals = jax.lax.optimization_barrier(diagonals)  # else XLA evaluates the formula again for each pair
     row = lambda t: jax.lax.dynamic_slice_in_dim(diagonals, queries - 1 - t, keys, axis=-1)
     return jax.vmap(row, out_axes=-2)(jnp.arange(queries))
+
+
+def _mixed(
+    bias: Mixture, i: Float[Array, "#B 1 T"], weights: tuple[Float[Array, "#B #H T"], ...], j: Float[Array, "#B 1 S"]
+) -> Float[Array, "#B #H T S"]:
+    """`table` of a mixture: each query's values at all offsets as one product, of which it takes those of its own keys."""
+    queries, keys = i.shape[-1], j.shape[-1]
+    offset = j[..., :1] - i[..., :1] + jnp.arange(1 - queries, keys + 1, dtype=i.dtype)
+    profiles = of_offsets(bias.profiles, offset)  # [#B, C, T + S]
+    mixed = jnp.stack(weights, axis=-1)
+    mixed = jnp.broadcast_to(mixed, (max(len(mixed), len(profiles)), *mixed.shape[1:]))
+    # One axis of rows where it can be: XLA's CPU backend is slow at gradients that contract over several.
+    rows = mixed.reshape(len(profiles), -1, mixed.shape[-1])
+    at_offsets = jnp.matmul(rows, profiles, precision="highest").reshape(*mixed.shape[:2], -1)
+    # Query t starts at offset queries - 1 - t. In rows one shorter than they are, it is where it belongs.
+    flat = at_offsets[..., queries - 1 : -1]
+    return flat.reshape(*flat.shape[:2], queries, queries + keys - 1)[..., :keys]
