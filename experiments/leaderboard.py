@@ -2,7 +2,7 @@
 
 Command:  python -m bam_jax.sweep experiments/leaderboard.py --scale=small
 Then:     python -m bam_jax.tables experiments/leaderboard.py --scale=small
-Hardware: a CPU or one GPU; 272 models of 2 layers, some 10 core-hours of a CPU.
+Hardware: a CPU or one GPU; 296 models of 2 layers, some 11 core-hours of a CPU.
 Expected: four tables, whose rates experiments/leaderboard_rates.py finds.
 """
 

@@ -43,8 +43,8 @@ FIELDS = (
     "context",
 )
 """Fields of the configuration that decide what the model computes."""
-WITHOUT = ("dape_kerple", "dape_cable", "cope")
-"""Encodings that the modeling file lacks: they make logits of whole rows of scores."""
+WITHOUT = ("dape_kerple", "dape_cable", "cope", "inkling", "bam_mixture")
+"""Encodings that the modeling file lacks: they make logits of whole rows of scores, or mix profiles by the query."""
 
 
 class _Described(TypedDict):

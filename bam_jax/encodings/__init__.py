@@ -6,6 +6,7 @@ A method of your own is a class (or `learned(SomeBias, parameter=initial value)`
 from bam_jax.encodings.absolute import Learned, Sinusoidal
 from bam_jax.encodings.base import Dims, Encoding, Frozen, learned
 from bam_jax.encodings.context_aware import CABLE, CABLENW, KCABLE, ContextualBAM, ForgettingTransformer, RunningSum
+from bam_jax.encodings.mixture import BAMMixture, Inkling
 from bam_jax.encodings.prior import (
     BAM,
     FIRE,
@@ -41,6 +42,7 @@ __all__ = [
     "T5",
     "ALiBi",
     "AdditiveDecay",
+    "BAMMixture",
     "CoPE",
     "ContextualBAM",
     "DAPEKerple",
@@ -50,6 +52,7 @@ __all__ = [
     "ForgettingTransformer",
     "Frozen",
     "Gaussian",
+    "Inkling",
     "KerpleLog",
     "KerplePower",
     "Learned",

@@ -203,7 +203,7 @@ class BAM(Encoding):
         self.log_scale = variable(log_scale, train_scale)
         self.loc = variable(zeros, train_loc)
 
-    def bias(self) -> biases.Bias:
+    def bias(self) -> biases.GeneralisedGaussian:
         return biases.GeneralisedGaussian(self.shape[...], self.log_scale[...], self.loc[...])
 
 

@@ -1,6 +1,6 @@
 """The encodings that a config can name."""
 
-from bam_jax.encodings import absolute, context_aware, prior, rotary, rowwise
+from bam_jax.encodings import absolute, context_aware, mixture, prior, rotary, rowwise
 from bam_jax.encodings.base import Encoding
 
 ENCODINGS: dict[str, type[Encoding]] = {
@@ -10,6 +10,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "nape": prior.NAPE,
     "bam": prior.BAM,
     "bam_contextual": context_aware.ContextualBAM,
+    "bam_mixture": mixture.BAMMixture,
     "gaussian": prior.Gaussian,
     "student_t": prior.StudentT,
     "kerple_log": prior.KerpleLog,
@@ -23,6 +24,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "cable_nw": context_aware.CABLENW,
     "k_cable": context_aware.KCABLE,
     "fox": context_aware.ForgettingTransformer,
+    "inkling": mixture.Inkling,
     "dape_kerple": rowwise.DAPEKerple,
     "dape_cable": rowwise.DAPECABLE,
     "cope": rowwise.CoPE,

@@ -29,8 +29,8 @@ FAMILIES = {
     GREY: "sinusoidal learned nope",
     ORANGE: "rope p_rope rope_pi rope_ntk rope_yarn rope_llama3",
     GREEN: "alibi alibi_learned nape kerple_log kerple_power t5_distance t5 fire additive_decay sandwich",
-    BLUE: "bam bam_contextual gaussian student_t",
-    RED: "cable cable_nw k_cable fox dape_kerple dape_cable cope",
+    BLUE: "bam bam_contextual bam_mixture gaussian student_t",
+    RED: "cable cable_nw k_cable fox inkling dape_kerple dape_cable cope",
 }
 METHOD_COLOURS = {name: colour for colour, names in FAMILIES.items() for name in names.split()}
 COLOUR_KEY = (

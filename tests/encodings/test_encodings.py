@@ -77,6 +77,8 @@ PARAMETERS = {
     "cable_nw": "step_size/kernel",
     "k_cable": "step_size/kernel weight/kernel",
     "fox": "gate/kernel gate/bias",
+    "inkling": "weights/kernel profiles",
+    "bam_mixture": "weights/kernel weights/bias profiles/shape profiles/log_scale profiles/loc",
     "dape_kerple": f"log_r1 log_r2 {CONVOLUTIONS}",
     "dape_cable": f"step_size/kernel weight/kernel {CONVOLUTIONS}",
     "cope": "vectors",

@@ -27,7 +27,7 @@ TINY = ModelConfig(layers=2, width=16, heads=4, hidden=16, scan=False, dtype="fl
 ALIKE = {
     *("additive_decay", "alibi_learned", "bam_contextual", "cable_nw", "dape_cable", "fox", "gaussian", "k_cable"),
     *("kerple_log", "kerple_power", "nape", "nope", "rope_ntk", "rope_pi", "rope_yarn", "sandwich", "student_t", "t5"),
-    *("rope_llama3", "t5_distance"),
+    *("rope_llama3", "t5_distance", "bam_mixture"),
 }
 
 

@@ -1,0 +1,85 @@
+"""Encodings whose bias is a mixture of profiles, weighted by the query's own text: Inkling's, and BAM's with such a mixture."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from bam_jax import biases
+from bam_jax.biases.base import Coordinate
+from bam_jax.encodings.base import ROWS, Dims, Encoding, within
+from bam_jax.encodings.prior import BAM
+
+_INIT = nnx.initializers.normal(0.02)
+_MOST = 256  # profiles; the formula adds them up one by one
+
+
+class _Mixed(Encoding):
+    """The weights of C profiles, made of each query's text."""
+
+    def __init__(self, dims: Dims, profiles: int, *, use_bias: bool, rngs: nnx.Rngs):
+        self.heads, number = dims.heads, dims.heads * within("profiles", profiles, 1, _MOST)
+        self.weights = nnx.Linear(dims.width, number, use_bias=use_bias, kernel_init=_INIT, rngs=rngs)
+
+    def coordinate(
+        self, x: Array, filled: Array, before: Coordinate, axis: str | None = None
+    ) -> tuple[Coordinate, Coordinate]:
+        return tuple(jnp.unstack(self.mix(x).swapaxes(1, 2), axis=3)), None
+
+    def mix(self, x: Float[Array, "B T E"]) -> Float[Array, "B T H C"]:
+        """The weights, from the layer's normalised input in float32."""
+        weights = self.weights(x.astype(jnp.promote_types(x.dtype, jnp.float32)))
+        return weights.reshape(*x.shape[:2], self.heads, -1)
+
+
+class Inkling(_Mixed):
+    """Learned profiles of the distance, shared by the heads of a layer and mixed by each query for each head.
+
+        b(i, j) = sum_c r_c(x_i) f_c(abs(i - j)), r(x) = x W
+        f_c(d) = profiles[c, d] for d < extent and 0 beyond
+
+    W [E, H C] and the profiles [C, extent] start as normal with a standard deviation of 0.02 (ours): at first the bias is a few
+    hundredths of a nat.
+
+    Options: profiles, C (16); extent in tokens (1024).
+
+    Source: Inkling 2026 (an open model without RoPE), whose log-length temperature of global layers is
+    `config.log_temperature` here, and whose normed queries and keys are `config.model.qk_norm`. The absolute value is the
+    form for encoders.
+    """
+
+    def __init__(self, dims: Dims, *, profiles: int = 16, extent: int = 1024, rngs: nnx.Rngs):
+        super().__init__(dims, profiles, use_bias=False, rngs=rngs)
+        self.profiles = nnx.Param(_INIT(rngs.params(), (profiles, within("extent", extent, 1, ROWS))))
+
+    def bias(self) -> biases.Bias:
+        beyond = jnp.pad(self.profiles[...], ((0, 0), (0, 1)))  # the last value serves all that is farther
+        return biases.Mixture(biases.T5Distance(beyond))
+
+
+class BAMMixture(_Mixed):
+    """BAM with several priors a layer, which each query mixes for each head: the prior depends on the text.
+
+        b(i, j) = sum_c r_c(x_i) f_c(j - i), r(x) = softmax(x W + w)
+        f_c(d) = -exp(log_scale_c) * (abs(d - mu_c) + eps) ** shape_c
+
+    W starts as normal with a standard deviation of 0.02 and w as 0, so that all r_c are near 1 / C and every head begins near
+    the mean of the profiles. These start as ALiBi's for C heads: shape 1, scale 2 ** (-8 c / C) nats per token and mu 0, a ladder
+    from sharp to flat. All parameters train.
+
+    Options: profiles, C (8); init of the profiles, as of the heads of `bam`.
+
+    Source: ours, of BAM section 2.3 and of the mixture of `inkling`.
+    """
+
+    def __init__(self, dims: Dims, *, profiles: int = 8, init: str = "alibi", rngs: nnx.Rngs):
+        super().__init__(dims, profiles, use_bias=True, rngs=rngs)
+        self.profiles = BAM(dataclasses.replace(dims, heads=profiles), init=init, train_loc=True, rngs=rngs)
+
+    def mix(self, x: Float[Array, "B T E"]) -> Float[Array, "B T H C"]:
+        return jax.nn.softmax(super().mix(x), axis=-1)
+
+    def bias(self) -> biases.Bias:
+        return biases.Mixture(self.profiles.bias())
