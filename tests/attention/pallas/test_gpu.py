@@ -105,7 +105,12 @@ def test_every_bias_compiles_for_an_h100(name, packed):
     """Whatever the user's default numbers."""
     dtype = "float16" if name == "ggd" else "bfloat16"
     arguments = gpu_static.operand_shapes(name, 48 if packed else 128, length=300, packed=packed, dtype=dtype)
-    each = [gpu_static.kernels(*arguments, in_strips=in_strips) for in_strips in gpu_static.forms(name)]
+    forms = gpu_static.forms(name)
+    if name not in ("ggd", "alibi"):
+        forms = forms[
+            -1:
+        ]  # in strips, the kernels of one bias differ from those of another in the number of strips alone
+    each = [gpu_static.kernels(*arguments, in_strips=in_strips) for in_strips in forms]
     for f, shapes in (kernel for kernels in each for kernel in kernels.values()):
         with jax.enable_x64(name == "ggd"):
             assert gpu_static.compile_for_h100(f, *shapes).as_text().count('custom_call_target="mosaic_gpu') == 1
