@@ -154,6 +154,7 @@ def test_operations_and_bytes():
 
 
 @pytest.mark.full
+@pytest.mark.endurance  # the tiny form of the chip hours runs most of it
 def test_all_of_it_runs_on_a_cpu(tmp_path):
     command = [sys.executable, "-m", "benchmarks.accelerator", "--short", f"--out={tmp_path}"]
     stopped = subprocess.run([*command, "--stages=parity,times", "--cases=chunked|128"], cwd=ROOT, capture_output=True)

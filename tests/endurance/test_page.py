@@ -93,7 +93,12 @@ def test_a_refusal_must_change_nothing(tmp_path, monkeypatch):
 
 
 # The short forms of two are short; narrower tests have some cases of the others.
-MARKS = {"flipped": [], "bombs": [], "interruptions": [pytest.mark.endurance]}
+MARKS = {
+    "flipped": [],
+    "bombs": [],
+    "interruptions": [pytest.mark.endurance],
+    "op": [pytest.mark.endurance],  # tests/attention draws cases of it, too
+}
 
 
 @pytest.mark.parametrize(

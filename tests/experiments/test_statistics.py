@@ -45,7 +45,7 @@ COVERED += [(0.8, 0.1, 0.92), (0.9, 0.1, 0.88), (0.95, 0.1, 0.83), (0.5, 0.3, 0.
 
 
 @pytest.mark.parametrize(
-    ("times", "covered"), [(1000, COVERED[:9:4]), pytest.param(5000, COVERED, marks=pytest.mark.full)]
+    ("times", "covered"), [(1000, COVERED[:9:4]), pytest.param(5000, COVERED, marks=pytest.mark.endurance)]
 )
 def test_the_interval_of_an_accuracy_covers_it(times, covered):
     for mean, spread, least in covered:
