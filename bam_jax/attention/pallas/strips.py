@@ -14,14 +14,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bam_jax.attention.logits import tile, toeplitz
-from bam_jax.attention.logits.scoring import Scoring
+from bam_jax.attention.logits.scoring import Scoring, compares_offsets
 from bam_jax.attention.logits.tokens import EMPTY, Tokens
 from bam_jax.biases import Bias, Relative
 
 
 def of_offsets(scoring: Scoring) -> bool:
     """Tell whether the bias is one of offsets of positions alone, which strips can hold."""
-    return isinstance(scoring.bias, Relative) and scoring.queries.coordinate is None and scoring.keys.coordinate is None
+    return isinstance(scoring.bias, Relative) and compares_offsets(scoring)
 
 
 def refusal(scoring: Scoring, lowered: frozenset[str]) -> str | None:
