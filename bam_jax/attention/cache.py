@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,22 +27,38 @@ class Cache:
     A slot's place says nothing of its token's position, so that rows of different lengths may be padded on the left.
 
     Args:
-        k, v: [B, S, K, D].
+        k, v: keys and values.
         tokens: position [#B, S], the bias's coordinate and the kinds, if there are any, and the summary, of the slots that hold
             tokens. A position common to all rows lets attention evaluate a bias of positions once for all of them.
         length: [], slots written.
+        state: what an encoding keeps of the tokens so far, arrays [B, ...]; see `Encoding.turn`. None: nothing.
     """
 
     k: Float[Array, "B S K D"]
-    v: Float[Array, "B S K D"]
+    v: Float[Array, "B S K E"]
     tokens: Tokens
     length: Int[Array, ""]
+    state: Any = None
 
     @classmethod
-    def empty(cls, k: Float[Array, "B T K D"], tokens: Tokens, slots: int) -> "Cache":
-        """A cache with room for at least `slots` tokens, shaped like the keys `k` and their `tokens` of any length."""
+    def empty(
+        cls,
+        k: Float[Array, "B T K D"],
+        tokens: Tokens,
+        slots: int,
+        *,
+        v: Float[Array, "B T K E"] | None = None,
+        state: Any = None,
+    ) -> "Cache":
+        """A cache with room for at least `slots` tokens.
+
+        Args:
+            k, tokens: keys and their tokens, of any length: the cache has their shapes.
+            v: their values; None: shaped as keys.
+            state: that before the first token.
+        """
         slots += -slots % BLOCK if slots > BLOCK else 0
-        room = lambda: jnp.zeros((k.shape[0], slots, *k.shape[2:]), k.dtype)
+        room = lambda x: jnp.zeros((x.shape[0], slots, *x.shape[2:]), x.dtype)
         coordinate = jax.tree.map(lambda x: jnp.zeros((*x.shape[:2], slots), x.dtype), tokens.coordinate)
         position = jnp.full((tokens.position.shape[0], slots), EMPTY, jnp.int32)
         kinds = jax.tree.map(lambda x: jnp.zeros((x.shape[0], slots), x.dtype), tokens.kinds)
@@ -51,14 +68,15 @@ class Cache:
         nothing = summarize(empty, norm, block)
         summary = jax.tree.map(lambda x: jnp.broadcast_to(x, (*x.shape[:-1], slots // block)), nothing)
         tokens = Tokens(position, coordinate=coordinate, kinds=kinds, summary=summary)
-        return cls(room(), room(), tokens, jnp.zeros((), jnp.int32))
+        return cls(room(k), room(k if v is None else v), tokens, jnp.zeros((), jnp.int32), state)
 
     @_compiled
-    def append(self, k: Array, v: Array, tokens: Tokens) -> "Cache":
+    def append(self, k: Array, v: Array, tokens: Tokens, state: Any = None) -> "Cache":
         """The cache with the next tokens written behind those it holds; there must be room for them.
 
         Args:
-            k, v: [B, T, K, D], of the cache's own heads and width.
+            k, v: [B, T, K, D] and [B, T, K, E], of the cache's own heads and widths.
+            state: that after these tokens.
             tokens: without documents; a pad's position is `EMPTY`. The limits of what they see are asked of queries alone.
 
         Raises:
@@ -66,8 +84,9 @@ class Cache:
         """
         if tokens.segment is not None:
             raise ValueError("a cache holds one document a row: tokens have no segment, and a pad's position is EMPTY")
-        if not k.shape[2:] == v.shape[2:] == self.k.shape[2:]:
-            raise ValueError(f"a cache {self.k.shape} holds neither keys {k.shape} nor values {v.shape}")
+        if k.shape[2:] != self.k.shape[2:] or v.shape[2:] != self.v.shape[2:]:
+            room = f"{self.k.shape}" if self.k.shape == self.v.shape else f"{self.k.shape}, {self.v.shape}"
+            raise ValueError(f"a cache {room} does not hold keys {k.shape} with values {v.shape}")
         write = lambda room, x, axis: jax.lax.dynamic_update_slice_in_dim(
             room, jnp.broadcast_to(x, (room.shape[0], *x.shape[1:])).astype(room.dtype), self.length, axis
         )
@@ -78,7 +97,7 @@ class Cache:
             kinds=jax.tree.map(lambda room, x: write(room, x, 1), self.tokens.kinds, tokens.kinds),
             summary=None if summary is None else self._summary_with(summary, k, v, tokens),
         )
-        return Cache(write(self.k, k, 1), write(self.v, v, 1), tokens, self.length + k.shape[1])
+        return Cache(write(self.k, k, 1), write(self.v, v, 1), tokens, self.length + k.shape[1], state)
 
     def _summary_with(self, summary: Summary, k: Array, v: Array, tokens: Tokens) -> Summary:
         """The summary with the next tokens in it, which alone are looked at.
@@ -104,8 +123,10 @@ class Cache:
         return jax.lax.stop_gradient(jax.tree.map(put, summary, joined(old, new)))
 
     @_compiled
-    def rewound(self, length: Int[Array, ""] | int) -> "Cache":
-        """The cache as it was when it held `length` tokens; it holds at least as many."""
+    def rewound(self, length: Int[Array, ""] | int, state: Any = None) -> "Cache":
+        """The cache as it was when it held `length` tokens; it holds at least as many. `state` is what it was then."""
+        if (state is None) != (self.state is None):
+            raise ValueError("a cache whose encoding keeps a state is rewound to a state of that kind; give state=")
         kept = jnp.arange(self.tokens.position.shape[1]) < length
         position = jnp.where(kept, self.tokens.position, EMPTY)
         summary = self.tokens.summary
@@ -116,7 +137,7 @@ class Cache:
             anew = summarize(left, jnp.zeros((1, position.shape[1], 1), summary.norm.dtype), summary.block)
             summary = dataclasses.replace(anew, norm=jnp.where(gone, 0, summary.norm))
         tokens = dataclasses.replace(self.tokens, position=position, summary=summary)
-        return dataclasses.replace(self, tokens=tokens, length=jnp.asarray(length, jnp.int32))
+        return dataclasses.replace(self, tokens=tokens, length=jnp.asarray(length, jnp.int32), state=state)
 
     def last_coordinate(self) -> Coordinate:
         """The coordinate of the token written last, [B, #H, 1]; zero in an empty cache. Running sums go on from it."""

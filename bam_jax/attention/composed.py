@@ -21,22 +21,20 @@ def attend(
     scoring: Scoring,
     *,
     whole_rows: bool,
+    own_width: bool,
 ) -> tuple[Float[Array, "B T H E"], Float[Array, "B H T"]]:
     """Attention and its log-normaliser, whatever the scoring and the width of values, from `run`, which knows no sinks.
 
-    With `whole_rows` it has whole rows of logits, where sink tokens are part of the mask, and values of any width; else
-    its values are as wide as keys, and the scoring has a scale of its own, since q may be widened.
+    With `whole_rows` it has whole rows of logits, where sink tokens are part of the mask. With `own_width` its values may be
+    wider or narrower than keys; else the scoring has a scale of its own, since q may be widened.
     """
-    plain = dataclasses.replace(scoring, sink_logits=None)
-    if whole_rows:
-        out, lse = run(q, k, v, plain)
-    else:
-        widths = [x.shape[-1] for x in (q, k, v)]
+    plain, width = dataclasses.replace(scoring, sink_logits=None), v.shape[-1]
+    if not own_width and q.shape[-1] != width:
         # What zeros add to a product is nothing, and the columns that they make of values are cut off again.
-        if widths[0] != widths[2]:
-            q, k, v = (jnp.pad(x, ((0, 0),) * 3 + ((0, max(widths) - x.shape[-1]),)) for x in (q, k, v))
-        out, lse = _with_sink_tokens(run, q, k, v, plain)
-        out = out[..., : widths[2]]
+        widest = max(q.shape[-1], width)
+        q, k, v = (jnp.pad(x, ((0, 0),) * 3 + ((0, widest - x.shape[-1]),)) for x in (q, k, v))
+    out, lse = run(q, k, v, plain) if whole_rows else _with_sink_tokens(run, q, k, v, plain)
+    out = out[..., :width]
     if scoring.sink_logits is None:
         return out, lse
     whole = jnp.logaddexp(lse, scoring.sink_logits.astype(lse.dtype)[:, None])

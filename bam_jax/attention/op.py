@@ -56,8 +56,8 @@ class Backend:
             nothing (its output is 0); both are NaN where `attention` says so, for which there is `scoring.mask_nonfinite`.
         backward: (residuals, d_out, tiling) -> gradients, from `Residuals` and the cotangent of its `out` to `Gradients`.
         refuses: (q, k, v, scoring) -> the reason why this backend cannot do it, or None.
-        rowwise: whether it has whole rows of logits at hand, as `Scoring.rowwise` needs them; then its masks have sinks, and
-            its values any width.
+        rowwise: whether it has whole rows of logits at hand, as `Scoring.rowwise` needs them; then its masks have sinks.
+        own_width: whether values may be wider or narrower than keys; else both are padded to the larger width.
         plain: whether JAX itself differentiates `forward`, in every mode and as often as wanted.
     """
 
@@ -65,6 +65,7 @@ class Backend:
     backward: Callable
     refuses: Callable
     rowwise: bool = False
+    own_width: bool = False
     plain: bool = False
 
     def reason(self, q: Array, k: Array, v: Array, scoring: Scoring) -> str | None:
@@ -118,11 +119,13 @@ def _or_else(kernels: Backend, fits: Callable, other: Backend) -> Backend:
 
 
 _TPU, _GPU = "bam_jax.attention.pallas.tpu", "bam_jax.attention.pallas.gpu"
-_EVERYWHERE = Backend(*differentiable(chunked.forward, chunked.backward), _nothing_refused)
-_ROWS = Backend(rows.forward, rows.backward, _nothing_refused, rowwise=True)
+_EVERYWHERE = Backend(*differentiable(chunked.forward, chunked.backward), _nothing_refused, own_width=True)
+_ROWS = Backend(rows.forward, rows.backward, _nothing_refused, rowwise=True, own_width=True)
 
 BACKENDS: dict[str, Backend] = {
-    "reference": Backend(reference.forward, reference.backward, _nothing_refused, rowwise=True, plain=True),
+    "reference": Backend(
+        reference.forward, reference.backward, _nothing_refused, rowwise=True, own_width=True, plain=True
+    ),
     "rows": _ROWS,
     "chunked": _EVERYWHERE,
     "pallas_tpu": _or_else(_kernels(_TPU), _imported(_TPU, "fits"), _EVERYWHERE),
@@ -246,7 +249,9 @@ def attention(
     q, scoring = _fold_scale(q, _narrowed(scoring, jnp.promote_types(q.dtype, jnp.float32)))
     nothing = not (q.size and k.size)  # no rows, or rows that see nothing
     compute = _blind if nothing else functools.partial(_plain if chosen.plain else _compiled, chosen, tiling)
-    whole = functools.partial(composed.attend, compute, whole_rows=chosen.rowwise or nothing)
+    whole = functools.partial(
+        composed.attend, compute, whole_rows=chosen.rowwise or nothing, own_width=chosen.own_width or nothing
+    )
     out, lse = auto(whole, q, (0, 1, 2, 3), (0, 2, 1))(*varying((q, k, v, scoring)))
     return (out, lse) if return_lse else out
 

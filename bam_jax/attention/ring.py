@@ -45,7 +45,10 @@ def ring(backend: Backend, axis: str) -> Backend:
     Source: Liu et al. 2023, Ring Attention with Blockwise Transformers.
     """
     return Backend(
-        functools.partial(_forward, backend, axis), functools.partial(_backward, backend, axis), backend.refuses
+        functools.partial(_forward, backend, axis),
+        functools.partial(_backward, backend, axis),
+        backend.refuses,
+        own_width=backend.own_width,
     )
 
 
@@ -85,7 +88,7 @@ def zigzag(backend: Backend, axis: str) -> Backend:
         dq, dk, dv = _take_back((dq, dk, dv), axis, 1)
         return Gradients(dq, dk, dv, d_parts.cotangent(scoring))
 
-    return Backend(forward, backward, backend.refuses)
+    return Backend(forward, backward, backend.refuses, own_width=backend.own_width)
 
 
 def _can_balance(q: Array, k: Array, scoring: Scoring) -> bool:

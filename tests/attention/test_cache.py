@@ -38,7 +38,7 @@ def test_what_a_cache_does_not_hold_is_refused(row):
     with pytest.raises(ValueError, match="one document a row: tokens have no segment"):
         cache.append(k, v, dataclasses.replace(tokens, segment=jnp.array([[1, 2, 2]])))
     for keys, values in ((k, v[..., :2]), (k[:, :, :1], v), (k[..., :2], v[..., :2])):
-        with pytest.raises(ValueError, match=r"a cache \(2, 9, 2, 4\) holds neither keys .* nor values"):
+        with pytest.raises(ValueError, match=r"a cache \(2, 9, 2, 4\) does not hold keys .* with values"):
             cache.append(keys, values, tokens)
 
 
@@ -97,6 +97,22 @@ def test_a_rewound_cache_goes_on_as_one_that_never_held_more(row):
     assert again.length == expected.length == 5
     np.testing.assert_array_equal(again.k[:, :5], expected.k[:, :5])
     np.testing.assert_array_equal(again.tokens.position, expected.tokens.position)
+
+
+def test_a_cache_keeps_a_state_and_values_of_their_own_width(row):
+    k, v, tokens = piece(row, slice(0, 3))
+    state = (jnp.zeros((B, 2)), jnp.zeros(B, jnp.uint32))
+    cache = Cache.empty(k, tokens, 9, v=v[..., :3], state=state)
+    cache = cache.append(k, v[..., :3], tokens, jax.tree.map(lambda x: x + 5, state))
+    assert (cache.k.shape, cache.v.shape) == ((B, 9, K, D), (B, 9, K, 3))
+    assert cache.state[0].sum() == 5 * 2 * B
+    assert not cache.rewound(1, state).state[0].any()
+    with pytest.raises(
+        ValueError, match="whose encoding keeps a state is rewound to a state of that kind; give state="
+    ):
+        cache.rewound(1)
+    with pytest.raises(ValueError, match=r"a cache \(2, 9, 2, 4\), \(2, 9, 2, 3\) does not hold"):
+        cache.append(k, v, tokens, state)
 
 
 SLOTS, TILE = 46, 8

@@ -183,10 +183,10 @@ class Blocks:
     def cached_block(self, m: Int[Array, ""]) -> KeyBlock:
         """The m-th block of the keys of the only head, where they lie."""
         assert self.head is not None
-        shape = (self.k.shape[0], self.block_k, 1, self.k.shape[3])
+        shape = lambda x: (x.shape[0], self.block_k, 1, x.shape[3])
         # Of one type also where loops count in int64, as they do in 64-bit mode.
         start = [jnp.asarray(n, jnp.int32) for n in (0, m * self.block_k, self.head, 0)]
-        k, v = (jax.lax.dynamic_slice(x, start, shape) for x in (self.k, self.v))
+        k, v = (jax.lax.dynamic_slice(x, start, shape(x)) for x in (self.k, self.v))
         # As `mask_nonfinite`, by a product, which is much faster on a CPU than a reduction: 0 times what is not finite is NaN.
         finite = (jnp.einsum("bskd,d->bsk", v * 0, jnp.ones(v.shape[-1:], v.dtype)) == 0)[..., None]
         return KeyBlock(jnp.where(finite, k, jnp.nan), jnp.where(finite, v, 0), self._key_tokens(m))

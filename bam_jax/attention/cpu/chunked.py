@@ -28,10 +28,10 @@ _TABLE = 2**22  # Logits of one head from which on its key heads are computed on
 def forward(
     q: Float[Array, "B T H D"],
     k: Float[Array, "B S K D"],
-    v: Float[Array, "B S K D"],
+    v: Float[Array, "B S K E"],
     scoring: Scoring,
     tiling: Tiling,
-) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
+) -> tuple[Float[Array, "B T H E"], Float[Array, "B H T"]]:
     """Attention and its log-normaliser by the running softmax; see `Backend.forward`."""
     if q.shape[1] == 1:
         return _decode(q, k, v, scoring, tiling)
@@ -46,7 +46,7 @@ def _decode(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> t
     if not q.dtype == k.dtype == v.dtype == blocks.dtype:  # a product of halves would be one of copies
         return head_by_head()
     shape = (q.shape[0], q.shape[2], 1)
-    nothing = varying((jnp.zeros(q.shape, q.dtype), jnp.zeros(shape, q.dtype)), q)
+    nothing = varying((jnp.zeros((*q.shape[:3], v.shape[3]), q.dtype), jnp.zeros(shape, q.dtype)), q)
     most = 2 * blocks.of_heads.length.sum() > blocks.of_heads.length.size * blocks.key_blocks
     at_once = jax.lax.cond(most, lambda: varying(_all_heads(q, k, v, scoring), q), lambda: nothing)
     # Beside what is not finite, the zeros of other heads are NaN.
@@ -76,7 +76,7 @@ def _all_heads(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, A
     return one_query.attend(q, k, v, scoring, times_k, times_v)
 
 
-def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tiling) -> Gradients:
+def backward(residuals: Residuals, d_out: Float[Array, "B T H E"], tiling: Tiling) -> Gradients:
     """Gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
     run = functools.partial(_backward, tiling)
     many = _many_tiles(residuals.q, residuals.k)
@@ -112,7 +112,7 @@ def _walk(blocks: Blocks) -> tuple[Array, Array]:
             return add(carry, logits, keys.v, blocks.dropout_factor(queries, keys))
 
         # From FLOOR, far above HIDDEN, a tile without visible keys adds weights of exactly 0.
-        zero = jnp.zeros((*rows, blocks.q.shape[-1]), blocks.dtype)
+        zero = jnp.zeros((*rows, blocks.v.shape[-1]), blocks.dtype)
         start = (zero, jnp.full(rows, FLOOR, blocks.dtype), jnp.zeros(rows, blocks.dtype))
         if blocks.counted is not None:
             start = add(start, blocks.counted_logits(queries, n), blocks.counted.v.swapaxes(1, 2))

@@ -13,16 +13,16 @@ from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Scoring, logits_tabl
 def attend(
     q: Float[Array, "B 1 H D"],
     k: Float[Array, "B S K D"],
-    v: Float[Array, "B S K D"],
+    v: Float[Array, "B S K E"],
     scoring: Scoring,
     times_k: Callable,
     times_v: Callable,
-) -> tuple[Float[Array, "B 1 H D"], Float[Array, "B H 1"]]:
+) -> tuple[Float[Array, "B 1 H E"], Float[Array, "B H 1"]]:
     """Attention and its log-normaliser, by two products that suit the device.
 
     Args:
         times_k: (q [B, K, G, D], k) -> the products of queries and keys [B, K, G, S], in the logits' dtype.
-        times_v: (weights [B, K, G, S], v) -> the sums of values [B, K, G, D].
+        times_v: (weights [B, K, G, S], v) -> the sums of values [B, K, G, E].
     """
     product = times_k(q.reshape(q.shape[0], k.shape[2], -1, q.shape[3]), k)
     logits, _ = logits_table(q, product.reshape(q.shape[0], q.shape[2], 1, -1), scoring)
@@ -31,4 +31,4 @@ def attend(
     if scoring.dropout is not None:
         weights = drop(weights, scoring.dropout.factor(scoring.queries, scoring.keys, weights.dtype))
     out = times_v(weights.reshape(product.shape), v)
-    return out.reshape(q.shape), jnp.where(lse < FLOOR, HIDDEN, lse)
+    return out.reshape(*q.shape[:3], -1), jnp.where(lse < FLOOR, HIDDEN, lse)
