@@ -23,6 +23,7 @@ An encoding that reads the layer's input or turns queries and keys, such as CABL
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -85,7 +86,7 @@ class PriorAttention(nnx.Module):
 
     def __init__(self, prior: Encoding, mask: Mask, *, backend: str = "auto", tiling: Tiling | None = None):
         hooks = {"embed": prior.embedding is not None, "window": prior.window is not None}
-        for name in ("rotate", "coordinate", "rowwise"):
+        for name in ("turn", "coordinate", "rowwise"):
             hooks[name] = getattr(type(prior), name) is not getattr(Encoding, name)
         for name, used in hooks.items():
             if used:
@@ -149,9 +150,11 @@ class EncodedAttention(nnx.Module):
         """
         tokens = Tokens(jnp.arange(q.shape[1], dtype=jnp.int32)[None], segments)
         i, j = self.encoding.coordinate(x, tokens.position < EMPTY, None)
-        q, k = (self.encoding.rotate(side, tokens.position) for side in (q, k))
+        width, state = q.shape[-1], self.encoding.initial_state(len(x))
+        q, k, _ = self.encoding.turn(q, k, x, tokens, state)
         queries, keys = (dataclasses.replace(tokens, coordinate=own) for own in (i, j))
-        scoring = Scoring(self.encoding.bias(), queries, keys, mask=self.mask, rowwise=self.encoding.rowwise())
+        rowwise = self.encoding.rowwise()
+        scoring = Scoring(self.encoding.bias(), queries, keys, None, self.mask, rowwise, scale=1 / math.sqrt(width))
         return attention(q, k, v, scoring, backend=self.backend, tiling=self.tiling)
 
 

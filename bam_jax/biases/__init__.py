@@ -31,7 +31,7 @@ from bam_jax.biases.prior import (
     alibi_slopes,
     t5_starts,
 )
-from bam_jax.biases.rowwise import DAPE, CoPE, Rows, Rowwise
+from bam_jax.biases.rowwise import DAPE, CoPE, RelativeKeys, Rows, Rowwise
 
 __all__ = [
     "CABLE",
@@ -53,6 +53,7 @@ __all__ = [
     "Mixture",
     "Monotone",
     "Relative",
+    "RelativeKeys",
     "Rows",
     "Rowwise",
     "Sandwich",

@@ -1,9 +1,10 @@
-"""Methods that need a whole row of scores at once, which no formula of two coordinates can say: DAPE V2 and CoPE.
+"""Methods that need a whole row of scores at once, which no formula of two coordinates can say: DAPE V2, CoPE, Shaw's.
 
 They run where rows are at hand: on the backends "reference" and "rows" of attention.
 """
 
 import dataclasses
+import math
 from typing import ClassVar
 
 import jax
@@ -136,3 +137,33 @@ class CoPE(Rowwise):
         )
         low, high = (jnp.take_along_axis(at_whole, n, axis=3) for n in (floor, floor + 1))
         return rows.scores + rows.bias + low + (place - floor) * (high - low)
+
+
+@bias
+class RelativeKeys(Rowwise):
+    """Relative position representations: each offset has a vector, which is added to keys.
+
+        logits = s + b + q_i . r[clip(j - i, -K, K) + K] / sqrt(D),   s_ij = q_i . k_j / sqrt(D)
+
+    Args:
+        vectors: [2 K + 1, D], r, common to all heads; a decoder reads those up to the middle alone.
+
+    Source: Shaw et al. 2018, equations 2 and 4. The vectors added to values are left out: their table 3 finds the same score
+    without.
+    """
+
+    vectors: Float[Array, "2K+1 D"] = shared()
+    mixes_heads: ClassVar[bool] = False
+
+    def __call__(self, rows: Rows) -> Float[Array, "B H T S"]:
+        """See `Rowwise`."""
+        farthest, width = self.vectors.shape[0] // 2, rows.queries.shape[-1]
+        queries = rows.queries.astype(rows.scores.dtype)
+        vectors = self.vectors.astype(rows.scores.dtype) / math.sqrt(width)
+        of_offsets = jnp.einsum("bthd,pd->bhtp", queries, vectors, precision="highest")
+        # Positions of empty slots are so large that their offsets would overflow.
+        offset = jnp.where(rows.visible, rows.j - rows.i, 0)
+        place = jnp.clip(offset, -farthest, farthest) + farthest
+        batch, heads = rows.scores.shape[:2]
+        place = jnp.broadcast_to(place, (batch, heads, *place.shape[2:]))
+        return rows.scores + rows.bias + jnp.take_along_axis(of_offsets, place, axis=3)

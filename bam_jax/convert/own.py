@@ -43,8 +43,8 @@ FIELDS = (
     "context",
 )
 """Fields of the configuration that decide what the model computes."""
-WITHOUT = ("dape_kerple", "dape_cable", "cope", "inkling", "bam_mixture")
-"""Encodings that the modeling file lacks: they make logits of whole rows of scores, or mix profiles by the query."""
+WITHOUT = ("dape_kerple", "dape_cable", "cope", "shaw", "inkling", "bam_mixture", "xpos", "pope", "selective_rope")
+"""Encodings that the modeling file lacks: of whole rows of scores, of profiles mixed by the query, or of `turn` beyond RoPE."""
 
 
 class _Described(TypedDict):

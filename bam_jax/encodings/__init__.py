@@ -25,9 +25,10 @@ from bam_jax.encodings.prior import (
 )
 from bam_jax.encodings.registry import ENCODINGS
 from bam_jax.encodings.rotary import NTK, Llama3, PartialRoPE, PositionInterpolation, RoPE, YaRN
-from bam_jax.encodings.rowwise import DAPECABLE, CoPE, DAPEKerple
+from bam_jax.encodings.rowwise import DAPECABLE, CoPE, DAPEKerple, Shaw
 from bam_jax.encodings.specification import Spec, spec
 from bam_jax.encodings.ssmax import EffectiveSSMax, LogTemperature, SSMax
+from bam_jax.encodings.turning import PoPE, SelectiveRoPE, XPos
 
 __all__ = [
     "BAM",
@@ -61,15 +62,19 @@ __all__ = [
     "LogTemperature",
     "NoPE",
     "PartialRoPE",
+    "PoPE",
     "PositionInterpolation",
     "RoPE",
     "RunningSum",
     "SSMax",
     "Sandwich",
+    "SelectiveRoPE",
+    "Shaw",
     "Sinusoidal",
     "Spec",
     "StudentT",
     "T5Distance",
+    "XPos",
     "YaRN",
     "learned",
     "spec",

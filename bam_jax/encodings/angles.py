@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
@@ -24,3 +25,23 @@ def angles(position: Int[Array, "#B T"], turns: UInt32[Array, "N 2"]) -> Float[A
     sum_of_turns = unsigned(position) * coarse + unsigned(position >> 16) * fine
     sum_of_turns = sum_of_turns + (unsigned(position & 0xFFFF) * fine >> 16)
     return sum_of_turns.astype(jnp.int32).astype(jnp.float32) * (2 * math.pi / 2**32)
+
+
+def angle_sum(
+    step: Float[Array, "B T N"], before: UInt32[Array, "B N"]
+) -> tuple[Float[Array, "B T N"], UInt32[Array, "B N"]]:
+    """Steps in turns summed up along a text: angles in radians from -pi to pi, and the last sum in units of 2^-32 turns.
+
+    Sums of integers drop whole turns and round nothing, so that an angle far into a text is as exact as one at its start.
+    """
+    total = _turns_so_far(jax.lax.stop_gradient(step), before)
+    exact = total.astype(jnp.int32).astype(step.dtype) * (2 * math.pi / 2**32)
+    slope = 2 * math.pi * jnp.cumsum(step, axis=1)  # which alone has a gradient
+    return exact + (slope - jax.lax.stop_gradient(slope)), total[:, -1]
+
+
+def _turns_so_far(step: Float[Array, "B T N"], before: UInt32[Array, "B N"]) -> UInt32[Array, "B T N"]:
+    part = (step - jnp.round(step)) * 2.0**32
+    # Below 2^31, which int32 lacks, the next number of float32 is 2^31 - 128.
+    fixed = jnp.clip(jnp.round(part), -(2.0**31), 2.0**31 - 128).astype(jnp.int32).astype(jnp.uint32)
+    return before[:, None] + jnp.cumsum(fixed, axis=1, dtype=jnp.uint32)

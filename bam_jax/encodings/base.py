@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Collection
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import jax.numpy as jnp
 from flax import nnx
@@ -13,7 +13,7 @@ from bam_jax.biases.base import Coordinate
 from bam_jax.system.errors import UserError, nearest, shown
 
 TOKENS = 2**31 - 1
-"""The most tokens that a position counts, which is an int32."""
+"""The most tokens that a position counts, which is an int32. As a position: no token."""
 ROWS = 2**24
 """The most rows that a table may have."""
 
@@ -43,6 +43,20 @@ class Dims:
         return self.head_dim or self.width // self.heads
 
 
+class Placed(Protocol):
+    """Where tokens stand.
+
+    Args:
+        position: [#B, T], index of each token in its row or document; `TOKENS`: no token.
+        segment: [#B, T] or None, number of the token's document in a row that packs several, from 1; 0 pads.
+    """
+
+    @property
+    def position(self) -> Int[Array, "#B T"]: ...
+    @property
+    def segment(self) -> Int[Array, "#B T"] | None: ...
+
+
 class Frozen(nnx.Variable):
     """A prior parameter that is not trained: counted and saved, without a gradient."""
 
@@ -63,12 +77,44 @@ class Encoding(nnx.Module):
     window: int | None = None
     extrapolates: ClassVar[str] = "untested"
 
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        if "rotate" in vars(cls):
+            raise TypeError(
+                f"{cls.__name__}.rotate(x, position) is now turn(q, k, x, tokens, before); see Encoding.turn"
+            )
+
     def __init__(self, dims: Dims, *, rngs: nnx.Rngs):
         pass
 
-    def rotate(self, x: Float[Array, "B T N D"], position: Int[Array, "#B T"]) -> Float[Array, "B T N D"]:
-        """Turn queries or keys by their positions (RoPE)."""
-        return x
+    def turn(
+        self,
+        q: Float[Array, "B T H D"],
+        k: Float[Array, "B T K D"],
+        x: Float[Array, "B T E"],
+        tokens: Placed,
+        before: Any,
+    ) -> tuple[Float[Array, "B T H W"], Float[Array, "B T K W"], Any]:
+        """Queries and keys as attention compares them (RoPE turns them by their positions), and the state after these tokens.
+
+        Both may become wider or narrower together. The scale of their products stays that of D.
+
+        Args:
+            x: the layer's normalised input, the same that q, k and v are made of.
+            tokens: their positions and documents. Where the row is padded (position = `TOKENS`) the state must not change.
+            before: the state after the tokens before these, see `initial_state`. An encoding without one returns it.
+
+        Rows of q that attention does not need, at the front of a text that is read for its last tokens, are 0: make a state
+        of x and k.
+        """
+        return q, k, before
+
+    def initial_state(self, batch: int) -> Any:
+        """The state of `turn` before the first token of `batch` rows: arrays [B, ...]; None: there is none.
+
+        While decoding it goes from token to token in the cache.
+        """
+        return None
 
     def coordinate(
         self, x: Float[Array, "B T E"], filled: Array, before: Coordinate, axis: str | None = None

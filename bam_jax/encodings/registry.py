@@ -1,6 +1,6 @@
 """The encodings that a config can name."""
 
-from bam_jax.encodings import absolute, context_aware, mixture, prior, rotary, rowwise
+from bam_jax.encodings import absolute, context_aware, mixture, prior, rotary, rowwise, turning
 from bam_jax.encodings.base import Encoding
 
 ENCODINGS: dict[str, type[Encoding]] = {
@@ -28,6 +28,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "dape_kerple": rowwise.DAPEKerple,
     "dape_cable": rowwise.DAPECABLE,
     "cope": rowwise.CoPE,
+    "shaw": rowwise.Shaw,
     "sinusoidal": absolute.Sinusoidal,
     "learned": absolute.Learned,
     "rope": rotary.RoPE,
@@ -36,5 +37,8 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "rope_ntk": rotary.NTK,
     "rope_yarn": rotary.YaRN,
     "rope_llama3": rotary.Llama3,
+    "xpos": turning.XPos,
+    "pope": turning.PoPE,
+    "selective_rope": turning.SelectiveRoPE,
 }
 """The package's encodings by the names that `--config.encoding` takes."""

@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, UInt32
 
 from bam_jax.encodings.angles import angles, turns
-from bam_jax.encodings.base import TOKENS, Dims, Encoding, positive, within
+from bam_jax.encodings.base import TOKENS, Dims, Encoding, Placed, positive, within
 from bam_jax.system.errors import UserError
 
 
@@ -16,8 +16,14 @@ def turned(
     x: Float[Array, "B T N D"], position: Int[Array, "#B T"], turns: UInt32[Array, "half 2"], magnitude: float | Array
 ) -> Float[Array, "B T N D"]:
     """Vectors whose pairs (x_n, x_{n + D/2}) are turned by position * rate_n, of `angles.turns`, times the magnitude."""
+    return by_pairs(x, angles(position, turns)[:, :, None], magnitude)
+
+
+def by_pairs(
+    x: Float[Array, "B T N D"], angle: Float[Array, "#B T #N half"], magnitude: float | Array = 1.0
+) -> Float[Array, "B T N D"]:
+    """Vectors whose pairs (x_n, x_{n + D/2}) are turned by angles in radians, times the magnitude."""
     half = x.shape[-1] // 2
-    angle = angles(position, turns)[:, :, None]
     cos, sin = magnitude * jnp.cos(angle), magnitude * jnp.sin(angle)
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     a, b = wide[..., :half], wide[..., half:]
@@ -30,8 +36,9 @@ class Turning(Encoding):
     def __init__(self, turns: UInt32[Array, "half 2"], magnitude: Float[Array, ""]):
         self.turns, self.magnitude = turns, magnitude
 
-    def rotate(self, x: Float[Array, "B T N D"], position: Int[Array, "#B T"]) -> Float[Array, "B T N D"]:
-        return turned(x, position, self.turns, self.magnitude)
+    def turn(self, q: Array, k: Array, x: Array, tokens: Placed, before: None) -> tuple[Array, Array, None]:
+        q, k = (turned(side, tokens.position, self.turns, self.magnitude) for side in (q, k))
+        return q, k, before
 
 
 class RoPE(Encoding):
@@ -72,8 +79,10 @@ class RoPE(Encoding):
         """Radians per token of each pair of a head of 2 half dimensions."""
         return self.base ** (-np.arange(half) / half)
 
-    def rotate(self, x: Float[Array, "B T N D"], position: Int[Array, "#B T"]) -> Float[Array, "B T N D"]:
-        return turned(x, position, jnp.asarray(turns(self.rates(x.shape[-1] // 2))), self.magnitude)
+    def turn(self, q: Array, k: Array, x: Array, tokens: Placed, before: None) -> tuple[Array, Array, None]:
+        rates = jnp.asarray(turns(self.rates(q.shape[-1] // 2)))
+        q, k = (turned(side, tokens.position, rates, self.magnitude) for side in (q, k))
+        return q, k, before
 
 
 class PartialRoPE(RoPE):

@@ -1,4 +1,4 @@
-"""Encodings that look at whole rows of scores: DAPE V2 over another method's bias, and CoPE.
+"""Encodings that look at whole rows of scores: DAPE V2 over another method's bias, CoPE, and Shaw's relative keys.
 
 They run on the attention backends "reference" and "rows", which "auto" takes for them.
 """
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bam_jax import biases
-from bam_jax.encodings.base import Dims, Encoding, within
+from bam_jax.encodings.base import ROWS, Dims, Encoding, within
 from bam_jax.encodings.context_aware import CABLE
 from bam_jax.encodings.prior import KerpleLog
 from bam_jax.system.errors import UserError
@@ -89,3 +89,23 @@ class CoPE(Encoding):
 
     def rowwise(self) -> biases.Rowwise:
         return biases.CoPE(self.vectors[...], self.symmetric)
+
+
+class Shaw(Encoding):
+    """Relative position representations, the first relative encoding: a trained vector of each offset, added to keys.
+
+    The vectors start as normal with a standard deviation of D ** -0.5 (tensor2tensor's).
+
+    Options: clip, K (16): keys farther away have the vector of the farthest.
+
+    Source: Shaw et al. 2018, section 3.2.
+    """
+
+    extrapolates = "untested"
+
+    def __init__(self, dims: Dims, *, clip: int = 16, rngs: nnx.Rngs):
+        shape = 2 * within("clip", clip, 1, ROWS // 2 - 1) + 1, dims.head_width
+        self.vectors = nnx.Param(jax.random.normal(rngs.params(), shape) * dims.head_width**-0.5)
+
+    def rowwise(self) -> biases.Rowwise:
+        return biases.RelativeKeys(self.vectors[...])

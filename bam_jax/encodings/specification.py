@@ -5,8 +5,8 @@ import dataclasses
 import inspect
 import math
 import sys
+import types
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any
 
 import jax
@@ -158,6 +158,28 @@ def _try(encoding: Encoding, dims: Dims) -> None:
             f"{dims.heads} heads, 2 queries and 3 keys of floating-point parameters, and makes "
             f"{strange[0] if strange else found.dtype.name} {list(found.shape[1:])}; mend that file"
         )
+    _try_turn(encoding, dims)
+
+
+def _try_turn(encoding: Encoding, dims: Dims) -> None:
+    """Try what a user's own encoding makes of queries and keys; only shapes are computed."""
+    side = jax.ShapeDtypeStruct((1, 3, dims.heads, dims.head_width), jnp.float32)
+    x, position = jnp.zeros((1, 3, dims.width)), jnp.arange(3, dtype=jnp.int32)[None]
+    tokens: Any = types.SimpleNamespace(position=position, segment=None)
+    before = encoding.initial_state(1)
+    of = lambda tree: jax.tree.map(lambda y: f"{y.dtype.name} {list(y.shape)}", tree)
+    made = jax.eval_shape(lambda q, k: encoding.turn(q, k, x, tokens, before), side, side)
+    name = type(encoding).__name__
+    if not (isinstance(made, tuple) and len(made) == 3):
+        raise UserError(f"{name}.turn must return queries, keys and the state, and returns {of(made)}; mend that file")
+    q, k, after = made
+    if of(after) != of(before):
+        raise UserError(f"{name}.turn makes a state {of(after)} of one {of(before)}; mend that file")
+    if not (q.shape == k.shape and q.shape[:3] == side.shape[:3] and len(q.shape) == 4):
+        raise UserError(
+            f"{name}.turn must make queries and keys of one width of {list(side.shape)}, and makes {list(q.shape)} and "
+            f"{list(k.shape)}; mend that file"
+        )
 
 
 def _options_of(encoding: type[Encoding]) -> dict[str, inspect.Parameter]:
@@ -208,7 +230,7 @@ def _resolve(name: str) -> type[Encoding]:
         return ENCODINGS[name]
     module_name, _, attribute = name.partition(":")
     module = sys.modules.get(module_name)
-    if not isinstance(module, ModuleType):
+    if not isinstance(module, types.ModuleType):
         raise UserError(
             f"the encoding {shown(name)} is code, which is imported only on your word: if you trust it, add "
             f"--allow={module_name} to the command, with the module's folder on PYTHONPATH (or import it first)"

@@ -1,6 +1,7 @@
 """The layers that a decoder stacks: attention with a positional encoding, an MLP, and norms before or behind both."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -92,21 +93,19 @@ class Attention(nnx.Module):
         filled = position < EMPTY
         before = None if cache is None else cache.last_coordinate()
         i, j = per_device.coordinate(self.encoding, x, filled, before)
-        split = lambda y, heads: y.reshape(*y.shape[:2], heads, y.shape[2] // heads)
-        k = split(self.key(x), self.kv_heads)
-        k = self.encoding.rotate(k if self.key_norm is None else self.key_norm(k), position)
-        v = split(self.value(x), self.kv_heads)
         keys = dataclasses.replace(info.tokens, coordinate=j, sees_from=None, sees_to=None)  # asked of queries alone
+        last = lambda y, axis=1: y if read is None else jax.lax.slice_in_dim(y, y.shape[axis] - read, None, axis=axis)
+        q, k, v = self.project(last(x), x)
+        width, unread = q.shape[3], x.shape[1] - q.shape[1]
+        q = jnp.pad(q, ((0, 0), (unread, 0), (0, 0), (0, 0)))  # an encoding turns both sides alike
+        state = self.encoding.initial_state(len(x)) if cache is None else cache.state
+        q, k, state = self.encoding.turn(q, k, x, info.tokens, state)
         if cache is not None:
-            cache = cache.append(k, v, keys)
+            cache = cache.append(k, v, keys, state)
             k, v, keys = cache.k, cache.v, cache.tokens
 
-        if read is not None:
-            last = lambda y, axis: jax.lax.slice_in_dim(y, y.shape[axis] - read, None, axis=axis)
-            x, i = last(x, 1), jax.tree.map(lambda y: last(y, 2), i)
-            info = TokenInfo(jax.tree.map(lambda y: last(y, 1), info.tokens), last(info.visible, 1))
-        q = split(self.query(x), self.heads)
-        q = self.encoding.rotate(q if self.query_norm is None else self.query_norm(q), info.tokens.position)
+        q, i = last(q), jax.tree.map(lambda y: last(y, 2), i)
+        info = TokenInfo(jax.tree.map(last, info.tokens), last(info.visible))
         if self.log_temperature is not None:
             q = (q * self.log_temperature(info.visible)[..., None, None]).astype(q.dtype)
         temperature = None
@@ -121,11 +120,30 @@ class Attention(nnx.Module):
             temperature=temperature,
             mask=self.mask,
             rowwise=self.encoding.rowwise(),
+            scale=1 / math.sqrt(width),
             soft_cap=self.soft_cap,
             sink_logits=None if self.sink_logits is None else self.sink_logits[...],
             dropout=None if self.dropout_seed is None else Dropout(self.dropout_rate, self.dropout_seed[...]),
         )
         return q, k.astype(q.dtype), v.astype(q.dtype), scoring, cache
+
+    def project(
+        self, x: Float[Array, "B R E"], of_keys: Float[Array, "B T E"]
+    ) -> tuple[Float[Array, "B R H D"], Float[Array, "B T K D"], Float[Array, "B T K D"]]:
+        """Queries of some rows, and keys and values of others, not turned yet."""
+        split = lambda y, heads: y.reshape(*y.shape[:2], heads, y.shape[2] // heads)
+        k, v = (split(project(of_keys), self.kv_heads) for project in (self.key, self.value))
+        q = split(self.query(x), self.heads)
+        q = q if self.query_norm is None else self.query_norm(q)
+        return q, k if self.key_norm is None else self.key_norm(k), v
+
+    def empty_cache(self, x: Float[Array, "B 1 E"], tokens: Tokens, slots: int) -> Cache:
+        """A cache of this layer with room for at least `slots` tokens, whose positions have as many rows as those of `tokens`."""
+        _, coordinate = self.encoding.coordinate(x, jnp.ones((1, 1), bool), None)
+        q, k, v = self.project(x, x)
+        state = self.encoding.initial_state(len(x))
+        _, k, _ = self.encoding.turn(q, k, x, tokens, state)
+        return Cache.empty(k, dataclasses.replace(tokens, coordinate=coordinate), slots, v=v, state=state)
 
 
 class Block(nnx.Module):

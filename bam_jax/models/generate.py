@@ -4,6 +4,7 @@ import collections
 import functools
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -173,6 +174,7 @@ class TextReader:
         self._graph, self._state = nnx.split(model)
         # The text before in its slots, the number of slots before it, and the caches.
         self._last: tuple[np.ndarray, int, Caches] | None = None
+        self._states: list[Any] = []  # of the caches before each chunk of that text
 
     def __call__(self, tokens: Int[np.ndarray, " T"]) -> Float[Array, "R V"]:
         """Logits of the last rows of a text, of at most as many tokens as the reader was made for and at least `read`."""
@@ -188,11 +190,14 @@ class TextReader:
             ):  # from the chunk on that differs; the last is always read, since its logits are wanted
                 differs = text[: -self.chunk] != before[: -self.chunk]
                 start = int(np.append(differs, True).argmax()) // self.chunk * self.chunk
-            caches, self._last = _rewind(caches, start), None  # donated: they are not to be used again
+            state = self._states[start // self.chunk]
+            caches, self._last = _rewind(caches, start, state), None  # donated: they are not to be used again
+        del self._states[start // self.chunk :]
         for at in range(start, self.slots, self.chunk):
             position = np.arange(at, at + self.chunk, dtype=np.int32)[None] - pad
             position = np.where(position < 0, EMPTY, position)
             piece = text[None, at : at + self.chunk]
+            self._states.append(jax.tree.map(np.array, [cache.state for cache in caches]))  # copies: caches are donated
             # Every chunk gives logits: a second program, for chunks without them, would cost more to compile.
             logits, caches = _read(self._graph, self._state, piece, position, caches, self.read)
         self._last = text, pad, caches
@@ -200,8 +205,8 @@ class TextReader:
 
 
 @functools.partial(jax.jit, donate_argnums=0)
-def _rewind(caches: Caches, length: int) -> Caches:
-    return tuple(cache.rewound(length) for cache in caches)
+def _rewind(caches: Caches, length: int, states: list[Any]) -> Caches:
+    return tuple(cache.rewound(length, state) for cache, state in zip(caches, states, strict=True))
 
 
 # The unused state commits the caches to its devices. Without it `_read`, which returns committed ones, is compiled twice.

@@ -99,7 +99,7 @@ def alternatives(pattern: Sequence[Spec], dims: Dims) -> list[Alternative] | Non
 def _only_turns(encoding: Encoding) -> bool:
     kind, base = type(encoding), Encoding
     same = (kind.bias, kind.coordinate, kind.rowwise) == (base.bias, base.coordinate, base.rowwise)
-    return same and kind.rotate in (base.rotate, RoPE.rotate) and not jax.tree.leaves(nnx.state(encoding))
+    return same and kind.turn in (base.turn, RoPE.turn) and not jax.tree.leaves(nnx.state(encoding))
 
 
 @jax.tree_util.register_dataclass

@@ -16,7 +16,7 @@ from bam_jax.attention import Cache, Mask, Scoring, Tokens, UniqueKeys, document
 from bam_jax.config import Config, ModelConfig
 from bam_jax.encodings import Dims, Encoding, Spec
 from bam_jax.models import per_device
-from bam_jax.models.blocks import Attention, Block, TokenInfo
+from bam_jax.models.blocks import Block, TokenInfo
 from bam_jax.models.layers import FAMILIES, MaskedHead, head_logits, product_dtype, rngs_of
 from bam_jax.models.pattern import alternatives, scan_periods, specs, table
 from bam_jax.parallel import sharding
@@ -285,21 +285,15 @@ class Decoder(nnx.Module):
     def caches(self, batch: int, slots: int, *, common_positions: bool = True) -> Caches:
         """Empty caches for at least `slots` tokens in each of `batch` rows, whose positions are the same or each row's own."""
         x = jnp.zeros((batch, 1, self.config.width), self.embed.dtype)
-
-        def make(attend: Attention) -> Cache:
-            _, coordinate = attend.encoding.coordinate(x, jnp.ones((1, 1), bool), None)
-            k = attend.key(x).reshape(batch, 1, attend.kv_heads, -1)
-            position = jnp.zeros((1 if common_positions else batch, 1), jnp.int32)
-            return Cache.empty(k, Tokens(position, coordinate=coordinate), slots)
-
-        first, *others = (make(block.attention) for block in self.blocks())
+        position = jnp.zeros((1 if common_positions else batch, 1), jnp.int32)
+        first, *others = (block.attention.empty_cache(x, Tokens(position), slots) for block in self.blocks())
         ids = jnp.zeros((batch, first.k.shape[1]), jnp.int32)
         tokens = self._with_kinds(TokenInfo(first.tokens, first.length), ids).tokens
         return (dataclasses.replace(first, tokens=tokens), *others)
 
     def _with_kinds(self, info: TokenInfo, ids: Array) -> TokenInfo:
         """The info with the tokens' ids, where the first layer's keys and values go by those alone: positions are in neither."""
-        if self.position is not None or type(self._encodings()[0]).rotate is not Encoding.rotate:
+        if self.position is not None or type(self._encodings()[0]).turn is not Encoding.turn:
             return info
         kinds = UniqueKeys(ids, self.embed.num_embeddings)
         return dataclasses.replace(info, tokens=dataclasses.replace(info.tokens, kinds=kinds))

@@ -27,10 +27,10 @@ GREY, ORANGE, GREEN, BLUE, RED = "#7d8590", "#d27e2a", "#2f9e77", "#3d7fc4", "#d
 COLOURS = (BLUE, ORANGE, GREEN, "#b565a7", RED, GREY, "#a58a1a")
 FAMILIES = {
     GREY: "sinusoidal learned nope",
-    ORANGE: "rope p_rope rope_pi rope_ntk rope_yarn rope_llama3",
+    ORANGE: "rope p_rope rope_pi rope_ntk rope_yarn rope_llama3 xpos pope selective_rope",
     GREEN: "alibi alibi_learned nape kerple_log kerple_power t5_distance t5 fire additive_decay sandwich",
     BLUE: "bam bam_contextual bam_mixture gaussian student_t",
-    RED: "cable cable_nw k_cable fox inkling dape_kerple dape_cable cope",
+    RED: "cable cable_nw k_cable fox inkling dape_kerple dape_cable cope shaw",
 }
 METHOD_COLOURS = {name: colour for colour, names in FAMILIES.items() for name in names.split()}
 COLOUR_KEY = (

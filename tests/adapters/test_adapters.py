@@ -244,7 +244,7 @@ def test_a_linen_prior_in_lifted_transformations(x):
 
 
 def test_a_prior_is_a_bias_and_nothing_else():
-    hooks = {"rope": "rotate", "cable": "coordinate", "sinusoidal": "embed", "cope": "rowwise"}
+    hooks = {"rope": "turn", "cable": "coordinate", "sinusoidal": "embed", "cope": "rowwise"}
     for encoding, hook in hooks.items():
         made = encodings.ENCODINGS[encoding](encodings.Dims(H, E, T), rngs=nnx.Rngs(0))
         with pytest.raises(Unsupported, match=f"the hook '{hook}'"):

@@ -82,6 +82,10 @@ PARAMETERS = {
     "dape_kerple": f"log_r1 log_r2 {CONVOLUTIONS}",
     "dape_cable": f"step_size/kernel weight/kernel {CONVOLUTIONS}",
     "cope": "vectors",
+    "shaw": "vectors",
+    "xpos": "",
+    "pope": "delta",
+    "selective_rope": "down/kernel up/kernel gate/kernel gate/bias taps",
 }
 
 

@@ -7,6 +7,7 @@ import jax
 import pytest
 from flax import nnx
 
+from bam_jax.attention import Tokens
 from bam_jax.encodings import ENCODINGS, Dims, Encoding, spec
 from bam_jax.system.errors import UserError
 
@@ -31,8 +32,9 @@ def make(name, options, causal):
     def made():
         encoding, embedding = choice.build(dims, nnx.Rngs(0)), choice.build_embedding(dims, nnx.Rngs(0))
         x, position = jax.numpy.zeros((1, 4, 16)), jax.numpy.arange(4)[None]
-        rest = encoding.bias(), encoding.rowwise(), encoding.rotate(x[:, :, None], position)
-        return rest, None if embedding is None else embedding(x, position)
+        side = x.reshape(1, 4, 2, 8)
+        turned = encoding.turn(side, side, x, Tokens(position), encoding.initial_state(1))
+        return (encoding.bias(), encoding.rowwise(), turned), None if embedding is None else embedding(x, position)
 
     return jax.eval_shape(made)
 

@@ -13,7 +13,7 @@ from flax import nnx
 
 from bam_jax import config as configs
 from bam_jax.attention import EMPTY
-from bam_jax.encodings import Dims, Encoding, RunningSum, spec
+from bam_jax.encodings import Dims, Encoding, spec
 from bam_jax.models import transformer
 from bam_jax.parallel import sharding
 from bam_jax.system.errors import UserError
@@ -95,6 +95,35 @@ def test_a_mistake_is_said_with_its_place(module, old, new, message):
         build(f"{module(OWN.replace(old, new))}:{CLASS}")
 
 
+TURN = """from bam_jax.encodings import Encoding
+
+class Turned(Encoding):
+    def turn(self, q, k, x, tokens, before):
+        return q, k, before
+"""
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (
+            "q, k",
+            r"Turned.turn must return queries, keys and the state, and returns \('float32 \[1, 3, 4, 8\]', .*; mend",
+        ),
+        ("q, k, x", r"Turned.turn makes a state float32 \[1, 3, 32\] of one None; mend that file"),
+        (
+            "q, k[..., 2:], before",
+            r"queries and keys of one width of \[1, 3, 4, 8\], and makes .* and \[1, 3, 4, 6\]; mend",
+        ),
+        ("q, k, befor", r"fails at line 5: NameError: name 'befor' is not defined"),
+    ],
+)
+def test_a_mistake_in_turn_is_said(module, returned, message):
+    with pytest.raises(UserError, match=message):
+        build(f"{module(TURN.replace('q, k, before', returned))}:Turned")
+    build(f"{module(TURN)}:Turned")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -108,14 +137,16 @@ def test_a_module_that_fails_is_said_with_its_place(module, text, message):
         configs.override(configs.Config(), {"encoding": f"{module(text)}:Learned"})
 
 
-def test_the_pages_encoding_trains_decodes_and_runs_on_a_ring(module):
+@pytest.mark.parametrize("encoding", ["Decay", "Phases", "selective_rope"])
+def test_the_pages_encodings_train_decode_and_run_on_a_ring(encoding, module):
+    """Those of the page, and one of the package whose queries and keys depend on the text before."""
     page = (Path(__file__).parents[2] / "docs" / "encodings.md").read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    name = module(block)
+    blocks = dict(re.findall(r"```python\n(.*?class (\w+)\(.*?)```", page, re.DOTALL)[n][::-1] for n in range(2))
+    assert [*blocks] == ["Decay", "Phases"]
+    name = f"{module(blocks[encoding])}:{encoding}" if encoding in blocks else encoding
     sizes = configs.ModelConfig(layers=2, width=16, heads=4, hidden=16, dtype="float32")
-    config = configs.override(configs.Config(context=16, model=sizes), {"encoding": f"{name}:Decay"})
+    config = configs.override(configs.Config(context=16, model=sizes), {"encoding": name})
     model = transformer.build(config, vocab=24, rngs=nnx.Rngs(0))
-    assert isinstance(model.layers.attention.encoding, RunningSum)
     tokens = jnp.asarray(np.random.default_rng(0).integers(0, 24, (2, 16)), jnp.int32)
     graph, state = nnx.split(model)
 
@@ -123,7 +154,7 @@ def test_the_pages_encoding_trains_decodes_and_runs_on_a_ring(module):
         return (nnx.merge(graph, state)(tokens)[0] * jnp.cos(jnp.arange(24))).sum()
 
     value, gradient = jax.jit(jax.value_and_grad(score))(state)
-    assert all(x.any() for x in jax.tree.leaves(gradient["layers"]["attention"]["encoding"]))
+    assert all(x.any() for x in jax.tree.leaves(gradient["layers"]["attention"].get("encoding", {})))
     padded = jnp.pad(tokens, ((0, 0), (2, 0)))  # the cache begins with two empty slots
     position, caches, pieces = jnp.pad(jnp.arange(16), (2, 0), constant_values=EMPTY)[None], model.caches(2, 18), []
     for piece in (slice(0, 9), slice(9, 17), slice(17, 18)):

@@ -6,6 +6,7 @@ import pytest
 from flax import nnx
 
 from bam_jax import biases
+from bam_jax.attention import Tokens
 from bam_jax.encodings import Dims, EffectiveSSMax, RoPE, SSMax, spec
 from bam_jax.system.errors import UserError
 
@@ -27,12 +28,19 @@ def test_rope_needs_pairs():
         spec("rope_ntk").build(Dims(heads=2, width=14, context=16), nnx.Rngs(0))
 
 
+def turned(encoding, x, position):
+    """Vectors as queries, which are turned as keys are."""
+    q, k, _ = encoding.turn(x, x, None, Tokens(position), None)
+    np.testing.assert_array_equal(q, k)
+    return q
+
+
 def scaled(name, half, **options):
     """Radians per token of each pair: angles turned by from 0 to 1, and the magnitude."""
     encoding = spec(name, options).build(DIMS, nnx.Rngs(0))
     one = jnp.concatenate([jnp.ones((1, 1, 1, half)), jnp.zeros((1, 1, 1, half))], -1)
-    turned = np.asarray(encoding.rotate(one, jnp.array([[1]])), np.float64)[0, 0, 0]
-    return np.arctan2(turned[half:], turned[:half]), np.hypot(turned[half:], turned[:half])
+    made = np.asarray(turned(encoding, one, jnp.array([[1]])), np.float64)[0, 0, 0]
+    return np.arctan2(made[half:], made[:half]), np.hypot(made[half:], made[:half])
 
 
 def test_interpolated_rates():
@@ -67,12 +75,12 @@ def test_yarn_by_a_loop():
 
 def test_no_scaling_is_rope(x):
     position = jnp.arange(T)[None]
-    whole = rope().rotate(x, position)
+    whole = turned(rope(), x, position)
     for name in ("rope_pi", "rope_ntk", "rope_yarn", "rope_llama3"):
-        np.testing.assert_allclose(spec(name).build(DIMS, nnx.Rngs(0)).rotate(x, position), whole, atol=1e-6)
-    np.testing.assert_array_equal(rope(base=200.0, base_scale=50.0).rotate(x, position), whole)
-    assert (whole != rope(base=200.0).rotate(x, position))[:, 1:].any()
-    assert rope().rotate(x.astype(jnp.bfloat16), position).dtype == jnp.bfloat16
+        np.testing.assert_allclose(turned(spec(name).build(DIMS, nnx.Rngs(0)), x, position), whole, atol=1e-6)
+    np.testing.assert_array_equal(turned(rope(base=200.0, base_scale=50.0), x, position), whole)
+    assert (whole != turned(rope(base=200.0), x, position))[:, 1:].any()
+    assert turned(rope(), x.astype(jnp.bfloat16), position).dtype == jnp.bfloat16
     assert (rope().window, rope(window=5).window) == (None, 5)
     assert spec("rope_yarn").build(Dims(2, 12, 777), nnx.Rngs(0)).context == 777
 
@@ -112,11 +120,11 @@ FAR = np.array([0, 1, 2**20 + 1, 2**24 + 1, 2**26 + 3, 2**30 + 5, 2**31 - 2])
 
 def test_rope_turns_pairs_in_the_complex_plane_by_exact_angles(rng):
     x = jnp.asarray(rng.normal(size=(1, len(FAR), 2, D)), jnp.float32)
-    turned = rope(base=500_000.0).rotate(x, jnp.asarray(FAR, jnp.int32)[None])
+    made = turned(rope(base=500_000.0), x, jnp.asarray(FAR, jnp.int32)[None])
     pairs = np.asarray(x[..., :3], complex) + 1j * np.asarray(x[..., 3:])
     expected = pairs * np.exp(1j * (FAR[:, None, None] * 500_000.0 ** (-np.arange(3) / 3)))
-    np.testing.assert_allclose(turned[..., :3], expected.real, atol=1e-4)
-    np.testing.assert_allclose(turned[..., 3:], expected.imag, atol=1e-4)
+    np.testing.assert_allclose(made[..., :3], expected.real, atol=1e-4)
+    np.testing.assert_allclose(made[..., 3:], expected.imag, atol=1e-4)
 
 
 @pytest.mark.parametrize(("odd_cosines", "width", "base"), [(True, 5, 10_000.0), (False, 8, 50.0)])

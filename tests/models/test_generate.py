@@ -86,7 +86,7 @@ def test_a_table_must_hold_what_is_read_and_written(tokens):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("encoding", ["bam", "cable", "rope", "sinusoidal"])
+@pytest.mark.parametrize("encoding", ["bam", "cable", "rope", "sinusoidal", "selective_rope"])
 def test_texts_read_one_after_another_are_each_read_as_if_alone(encoding, tokens, monkeypatch):
     made, reader_read = build(encoding), generate._read
     read = []

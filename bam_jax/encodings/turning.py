@@ -1,0 +1,157 @@
+"""Encodings that change queries and keys by more than an angle of their positions: PoPE, xPos, Selective RoPE."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Bool, Float, UInt32
+
+from bam_jax.encodings.angles import angle_sum, angles, turns
+from bam_jax.encodings.base import TOKENS, Dims, Encoding, Placed, positive, within
+from bam_jax.encodings.rotary import RoPE, by_pairs
+from bam_jax.system.errors import UserError
+
+
+class PoPE(Encoding):
+    """PoPE: content gives each component of a query or key its magnitude, and the position gives it its phase.
+
+        s_ij = sum_c softplus(q_ic) softplus(k_jc) cos((j - i) * rate_c + delta_c) / sqrt(D)
+        rate_c = base ** (-c / D), c = 0 ... D - 1, -2 pi <= delta_c <= 0
+
+    Keys become 2 D wide, a real and an imaginary part for each component, and values stay D wide. delta is trained for each
+    head and starts at 0, which the paper finds important for longer texts.
+
+    Options: base.
+
+    Source: Gopalakrishnan et al. 2025 (arXiv 2509.10534), section 3, equations 3 to 8. The paper prints rates without the
+    minus and does not give the scale; both are those of public implementations. delta is here added on the side of queries,
+    where every head has its own even if several share a key.
+    """
+
+    extrapolates = "yes"
+
+    def __init__(self, dims: Dims, *, base: float = 10_000.0, rngs: nnx.Rngs):
+        self.base = positive("base", base)
+        self.delta = nnx.Param(jnp.zeros((dims.heads, dims.head_width)))
+
+    def turn(self, q: Array, k: Array, x: Array, tokens: Placed, before: None) -> tuple[Array, Array, None]:
+        width = q.shape[-1]
+        rates = self.base ** (-np.arange(width) / width)
+        angle = angles(tokens.position, jnp.asarray(turns(rates)))[:, :, None]
+
+        def polar(side: Array, angle: Array) -> Array:
+            magnitude = jax.nn.softplus(side.astype(jnp.promote_types(side.dtype, jnp.float32)))
+            return jnp.concatenate([magnitude * jnp.cos(angle), magnitude * jnp.sin(angle)], -1).astype(side.dtype)
+
+        delta = jnp.clip(self.delta[...], -2 * math.pi, 0)
+        return polar(q, angle - delta), polar(k, angle), before
+
+
+class XPos(RoPE):
+    """xPos: RoPE whose pairs decay with the distance, the fast ones most.
+
+        (x_n, x_{n + D/2}) turned by t * rate_n, rate_n = base ** (-2 n / D)
+        q_n times zeta_n ** (t / scale_base), k_n divided by it, zeta_n = (2 n / D + 0.4) / 1.4
+
+    The product of a query and a key is multiplied by zeta_n to the power of their distance over scale_base. t counts from the
+    middle of the training context in the powers, which end 16,384 tokens from there, before float32 overflows: products of
+    tokens that are both beyond do not decay. For decoders.
+
+    Options: scale_base in tokens (512); base as in RoPE.
+
+    Source: Sun et al. 2023 (arXiv 2212.10554), algorithm 1; scale_base and the middle are those of the authors' code
+    (torchscale), where the middle moves with the length of the text.
+    """
+
+    extrapolates = "in part"
+    FARTHEST = 16_384
+
+    def __init__(self, dims: Dims, *, scale_base: float = 512.0, base: float = 10_000.0, rngs: nnx.Rngs):
+        if not dims.causal:
+            raise UserError("config.encoding=xpos grows with the distance after the query; it is for decoders")
+        super().__init__(dims, base=base, rngs=rngs)
+        self.scale_base = within("scale_base", scale_base, 512.0, 1e9)
+        self.middle = dims.context // 2
+
+    def turn(self, q: Array, k: Array, x: Array, tokens: Placed, before: None) -> tuple[Array, Array, None]:
+        half = q.shape[-1] // 2
+        log_zeta = np.log((2 * np.arange(half) / q.shape[-1] + 0.4) / 1.4)
+        far = jnp.clip(tokens.position - self.middle, -self.FARTHEST, self.FARTHEST)
+        power = (far / self.scale_base)[..., None, None] * log_zeta
+        rates = jnp.asarray(turns(self.rates(half)))
+        angle = angles(tokens.position, rates)[:, :, None]
+        return by_pairs(q, angle, jnp.exp(power)), by_pairs(k, angle, jnp.exp(-power)), before
+
+
+class SelectiveRoPE(Encoding):
+    """Selective RoPE: each pair turns by an angle that depends on the text, summed along it.
+
+        (x_n, x_{n + D/2}) turned by sum_{u <= t} rate_n * g_u * phi_un, rate_n = base ** (-2 n / D)
+        phi = conv(x' W1 W2), g = sigmoid(x' w + b), x' = x, normalised in one part for each head
+
+    conv is causal and depthwise, 4 tokens wide, and does not reach into another document. W1 has `rank` outputs. All weights
+    start as normal with a standard deviation of 0.02, so at first hardly anything turns, as in NoPE.
+
+    Options: rank (16); base.
+
+    Source: Movahedi et al. 2025 (arXiv 2511.17388), figure 4, and the authors' code, where the angles are made of the layer's
+    input and not of queries, there is one gate for each head, and base is 500,000.
+    """
+
+    extrapolates = "untested"
+    TAPS = 4
+
+    def __init__(self, dims: Dims, *, rank: int = 16, base: float = 500_000.0, rngs: nnx.Rngs):
+        if dims.head_width % 2 or dims.width % dims.heads:
+            raise UserError(
+                f"Selective RoPE turns a head's dimensions in pairs, by the head's part of the input: {dims.heads} heads of "
+                f"{dims.head_width} do not fit a width of {dims.width}"
+            )
+        self.heads, self.half, self.base = dims.heads, dims.head_width // 2, positive("base", base)
+        init = nnx.initializers.normal(0.02)
+        linear = lambda width, out, bias: nnx.Linear(width, out, use_bias=bias, kernel_init=init, rngs=rngs)
+        rank = within("rank", rank, 1, 2**14)
+        self.down, self.up = linear(dims.width, rank, False), linear(rank, self.heads * self.half, False)
+        self.gate = linear(dims.width, self.heads, True)
+        self.taps = nnx.Param(init(rngs.params(), (self.TAPS, self.heads * self.half)))
+
+    def initial_state(self, batch: int) -> tuple[Float[Array, "B 3 N"], UInt32[Array, "B N"]]:
+        """What the convolution has seen last, and the sum of the angles so far, in turns."""
+        number = self.heads * self.half
+        return jnp.zeros((batch, self.TAPS - 1, number)), jnp.zeros((batch, number), jnp.uint32)
+
+    def turn(self, q: Array, k: Array, x: Array, tokens: Placed, before: Any) -> tuple[Array, Array, Any]:
+        seen, total = before
+        batch, length, width = x.shape
+        parts = x.astype(jnp.promote_types(x.dtype, jnp.float32)).reshape(batch, length, self.heads, -1)
+        parts = parts / jnp.maximum(jnp.linalg.norm(parts, axis=-1, keepdims=True), 1e-6)
+        unit = parts.reshape(batch, length, width)
+        filled = (tokens.position < TOKENS)[..., None]
+
+        made = jnp.where(filled, self.up(self.down(unit)), 0)
+        row = jnp.concatenate([seen, made], axis=1)
+        phi = jnp.zeros_like(made)
+        for lag in range(self.TAPS):  # no state follows a document into the next: with documents there is no cache
+            earlier = row[:, self.TAPS - 1 - lag : row.shape[1] - lag]
+            phi += self.taps[...][lag] * jnp.where(_same_document(tokens, lag), earlier, 0)
+        rates = self.base ** (-np.arange(self.half) / self.half) / (2 * math.pi)  # in turns
+        gate = jax.nn.sigmoid(self.gate(unit))[..., None]
+        step = phi.reshape(batch, length, self.heads, self.half) * gate * rates
+        step = jnp.where(filled, step.reshape(batch, length, -1), 0)
+
+        angle, total = angle_sum(step, total)
+        group = self.heads // k.shape[2]  # query heads that share a key share the angles of their first
+        of_keys = angle.reshape(batch, length, self.heads, self.half)[:, :, ::group]
+        seen = row[:, length:]  # of the last tokens
+        return by_pairs(q, jnp.repeat(of_keys, group, axis=2)), by_pairs(k, of_keys), (seen, total)
+
+
+def _same_document(tokens: Placed, lag: int) -> Bool[Array, "#B T 1"] | bool:
+    """Whether the token so many before is of the same document."""
+    if tokens.segment is None:
+        return True
+    earlier = jnp.pad(tokens.segment, ((0, 0), (lag, 0)))[:, : tokens.segment.shape[1]]
+    return (earlier == tokens.segment)[..., None]
