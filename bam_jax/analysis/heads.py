@@ -18,6 +18,7 @@ from bam_jax import theory
 from bam_jax.analysis.opened import open_run
 from bam_jax.attention import Scoring, Tokens, document_count
 from bam_jax.biases import GeneralisedGaussian
+from bam_jax.encodings import SSMax
 from bam_jax.models.blocks import Attention
 from bam_jax.models.transformer import Decoder
 from bam_jax.system import console, files
@@ -70,7 +71,7 @@ def last_prior(attention: Attention, q: Array, k: Array, scoring: Scoring, keys:
     """
     if scoring.queries.coordinate is None and scoring.rowwise is None:
         temperature = None
-        if scoring.temperature is not None and attention.ssmax is not None:
+        if scoring.temperature is not None and isinstance(attention.ssmax, SSMax):
             count = document_count(Tokens(jnp.array([[keys - 1]])), attention.mask)
             temperature = attention.ssmax(count, scoring.bias)[0, :, 0]
         return theory.prior_by_distance(scoring.bias, keys, temperature, attention.mask)
@@ -143,7 +144,7 @@ def _layer(attention: Attention, q: Array, k: Array, scoring: Scoring, *, keys: 
             _put(records, name, getattr(scoring.bias, name))
         for record in records:
             record["class"] = theory.head_class(record["shape"])
-    if attention.ssmax is not None:
+    if isinstance(attention.ssmax, SSMax):
         _put(records, "scale", attention.ssmax.scale[...])
     for record in records:
         record["reach"] = {}

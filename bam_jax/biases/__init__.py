@@ -32,6 +32,7 @@ from bam_jax.biases.prior import (
     t5_starts,
 )
 from bam_jax.biases.rowwise import DAPE, CoPE, RelativeKeys, Rows, Rowwise
+from bam_jax.biases.sharpened import AdaptiveTemperature, Entmax
 
 __all__ = [
     "CABLE",
@@ -41,11 +42,13 @@ __all__ = [
     "KCABLE",
     "T5",
     "ALiBi",
+    "AdaptiveTemperature",
     "AdditiveDecay",
     "Bias",
     "CoPE",
     "ContextualGaussian",
     "Difference",
+    "Entmax",
     "Gaussian",
     "GeneralisedGaussian",
     "KerpleLog",

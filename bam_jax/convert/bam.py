@@ -102,9 +102,9 @@ def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
 
 def _args(config: Config, vocab: int) -> dict[str, Any]:
     """An args.json for `_config` and the authors' code."""
-    if config.ssmax == "effective":
+    if config.ssmax not in ("off", "on", "inside", "outside"):
         raise UserError(
-            "config.ssmax='effective' has no place in the layout 'bam'; their code knows inside and outside"
+            f"config.ssmax={config.ssmax!r} has no place in the layout 'bam'; their code knows inside and outside"
         )
     theirs = {ours: name for name, ours in _ENCODINGS.items()}
     if config.encoding not in theirs:

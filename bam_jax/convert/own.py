@@ -24,6 +24,7 @@ from bam_jax.encodings import (
     Sinusoidal,
     Spec,
     T5Distance,
+    sharpened,
 )
 from bam_jax.models import transformer
 from bam_jax.models.pattern import specs
@@ -164,9 +165,11 @@ def _args(config: Config, vocab: int) -> dict[str, Any]:
             f"causal={model.causal} and embedding_norm={model.embedding_norm} as it is; {others}"
         )
     names = [place["name"] for place in config.layer_pattern()]
-    for name in names:
+    for name, place in zip(names, pattern, strict=True):
         if name not in ENCODINGS or name in WITHOUT:
             raise UserError(f"the modeling file for transformers has no encoding {shown(name)}; {others}")
+        if sharpened(None, place.ssmax) is not None:
+            raise UserError(f"the modeling file for transformers has no config.ssmax={place.ssmax}; {others}")
     decoder = _decoder(config)
     order = [decoder.stack_of[place] for place, _ in decoder.order()]
     own = {field: to_dict(config)[field] for field in FIELDS}

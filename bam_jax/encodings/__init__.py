@@ -27,7 +27,7 @@ from bam_jax.encodings.registry import ENCODINGS
 from bam_jax.encodings.rotary import NTK, Llama3, PartialRoPE, PositionInterpolation, RoPE, YaRN
 from bam_jax.encodings.rowwise import DAPECABLE, CoPE, DAPEKerple, Shaw
 from bam_jax.encodings.specification import Spec, spec
-from bam_jax.encodings.ssmax import EffectiveSSMax, LogTemperature, SSMax
+from bam_jax.encodings.ssmax import AdaptiveScale, EffectiveSSMax, LogTemperature, SSMax, sharpened
 from bam_jax.encodings.turning import PoPE, SelectiveRoPE, XPos
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "NTK",
     "T5",
     "ALiBi",
+    "AdaptiveScale",
     "AdditiveDecay",
     "BAMMixture",
     "CoPE",
@@ -77,5 +78,6 @@ __all__ = [
     "XPos",
     "YaRN",
     "learned",
+    "sharpened",
     "spec",
 ]

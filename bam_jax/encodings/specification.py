@@ -17,11 +17,11 @@ from bam_jax.biases import Bias
 from bam_jax.biases.base import compares_pairs, head_axes, trial
 from bam_jax.encodings.base import TOKENS, Dims, Encoding, within
 from bam_jax.encodings.registry import ENCODINGS
-from bam_jax.encodings.ssmax import EffectiveSSMax, LogTemperature, SSMax
+from bam_jax.encodings.ssmax import AdaptiveScale, EffectiveSSMax, LogTemperature, SSMax
 from bam_jax.system.errors import UserError, nearest, shown
 from bam_jax.system.plugins import named_where_it_fails
 
-SSMAX = ("off", "on", "inside", "outside", "effective")
+SSMAX = ("off", "on", "inside", "outside", "effective", "asentmax", "entmax", "adaptive")
 KINDS = {"bool": bool, "float": float, "int": int, "str": str, "None": type(None)}
 """Annotations of options that are checked, alone or with | between them."""
 
@@ -34,7 +34,7 @@ class Spec:
         encoding: the class.
         options: keyword arguments of its constructor.
         ssmax: where the prior stands under Scalable Softmax, "inside" or "outside" its factor, or "effective": outside, and the
-            factor counts the keys that it leaves in play; None: no SSMax.
+            factor counts the keys that it leaves in play; or one of those of `sharpened`; None: no SSMax.
         shared: whether all layers have one encoding together.
         window: tokens that a query may see, itself included; None: what the encoding says.
         log_temperature, log_temperature_start: of `LogTemperature`; 0: none, and the context.
@@ -80,13 +80,15 @@ class Spec:
             return None
         return LogTemperature(self.log_temperature, self.log_temperature_start or dims.context)
 
-    def build_ssmax(self, dims: Dims, prior: Bias, rngs: nnx.Rngs) -> SSMax | None:
-        """One layer's Scalable Softmax, if there is any.
+    def build_ssmax(self, dims: Dims, prior: Bias, rngs: nnx.Rngs) -> SSMax | AdaptiveScale | None:
+        """One layer's factor of the scores, if there is any.
 
         UserError: effective keys of a prior that is no function of the distance, or of keys on both sides.
         """
-        if self.ssmax is None:
+        if self.ssmax in (None, "entmax", "adaptive"):
             return None
+        if self.ssmax == "asentmax":
+            return AdaptiveScale(dims.heads, dims.width, rngs=rngs)
         if self.ssmax != "effective":
             return SSMax(dims.heads, rngs=rngs)
         if not dims.causal or prior.by_offset() is None:
@@ -118,7 +120,8 @@ def spec(
         name: a key of `ENCODINGS`, or an import path "package.module:Class" of a module that has been imported. Nothing is
             imported here: names come from runs too, which may be a stranger's.
         options: keyword arguments of the class; and `window`, in tokens, which every encoding takes.
-        ssmax: "off", "on" (the authors' placement for this encoding), the prior "inside" or "outside" the factor, or "effective".
+        ssmax: "off", "on" (the authors' placement for this encoding), the prior "inside" or "outside" the factor, "effective",
+            or another of `SSMAX`.
         shared: whether all layers have one encoding together.
         log_temperature, log_temperature_start: see `Spec`.
 

@@ -2,11 +2,12 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from bam_jax.biases import Bias, log_effective_keys
+from bam_jax.biases import AdaptiveTemperature, Bias, Entmax, Rowwise, log_effective_keys
 
 
 class SSMax(nnx.Module):
@@ -20,8 +21,10 @@ class SSMax(nnx.Module):
     def __init__(self, heads: int, *, rngs: nnx.Rngs):
         self.scale = nnx.Param(jnp.ones(heads))
 
-    def __call__(self, count: Int[Array, "#B T"], prior: Bias) -> Float[Array, "#B H T"]:
-        """The factors of rows that see `count` keys, of which the prior leaves some in play."""
+    def __call__(
+        self, count: Int[Array, "#B T"], prior: Bias, x: Float[Array, "B T E"] | None = None
+    ) -> Float[Array, "#B H T"]:
+        """The factors of rows that see `count` keys, of which the prior leaves some in play; x is the layer's input."""
         return self.scale[...][:, None] * self.growth(count, prior)
 
     def growth(self, count: Int[Array, "#B T"], prior: Bias) -> Float[Array, "#B #H T"]:
@@ -52,6 +55,35 @@ class EffectiveSSMax(SSMax):
 
     def growth(self, count: Int[Array, "#B T"], prior: Bias) -> Float[Array, "#B #H T"]:
         return jnp.logaddexp(log_effective_keys(prior, count), self.log_context) / self.log_context
+
+
+class AdaptiveScale(nnx.Module):
+    """The factor of ASEntmax: it grows with a power of log n, and each token chooses slope and power.
+
+        factor[h, i] = 1 + softplus(x_i w_h + b_h) * log(n_i + 1) ** (2 tanh(x_i u_h + c_h))
+
+    n_i are the visible keys of query i, itself included. Weights start as normal with a standard deviation of 0.02, b and c as 0.
+
+    Source: Vasylenko et al. 2026 (arXiv 2506.16640), section 3, and the authors' code for n + 1, the factor 2 and the start.
+    There only heads without positions have it, here all.
+    """
+
+    def __init__(self, heads: int, width: int, *, rngs: nnx.Rngs):
+        linear = lambda: nnx.Linear(width, heads, kernel_init=nnx.initializers.normal(0.02), rngs=rngs)
+        self.slope, self.power = linear(), linear()
+
+    def __call__(self, count: Int[Array, "#B T"], prior: Bias, x: Float[Array, "B T E"]) -> Float[Array, "B H T"]:
+        """The factors of rows that see `count` keys, from the layer's input."""
+        x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        log = jnp.log(count.astype(jnp.float32) + 1)[..., None]
+        factor = 1 + jax.nn.softplus(self.slope(x)) * log ** (2 * jnp.tanh(self.power(x)))
+        return factor.swapaxes(1, 2)
+
+
+def sharpened(rowwise: Rowwise | None, ssmax: str | None) -> Rowwise | None:
+    """What is made of whole rows of logits under a setting of Scalable Softmax."""
+    wrap = {"entmax": Entmax, "asentmax": Entmax, "adaptive": AdaptiveTemperature}.get(ssmax or "")
+    return rowwise if wrap is None else wrap(rowwise)
 
 
 class LogTemperature(nnx.Module):

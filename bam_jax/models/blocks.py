@@ -10,9 +10,10 @@ from jaxtyping import Array, Float, Int
 
 from bam_jax.attention import EMPTY, Cache, Dropout, Mask, Scoring, Tiling, Tokens
 from bam_jax.config import ModelConfig
-from bam_jax.encodings import Dims, Encoding, Spec
+from bam_jax.encodings import Dims, Encoding, Spec, sharpened
 from bam_jax.models import per_device
 from bam_jax.models.layers import FAMILIES, rngs_of
+from bam_jax.system.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +59,8 @@ class Attention(nnx.Module):
             if config.gate
             else None
         )
+        if config.sinks and self.ssmax_prior in ("entmax", "asentmax"):
+            raise UserError(f"config.ssmax={self.ssmax_prior} leaves a sink no share; set config.model.sinks=False")
         self.sink_logits = nnx.Param(jnp.zeros(self.heads)) if config.sinks else None
         self.soft_cap = config.soft_cap or None
         self.dropout_rate = config.attention_dropout
@@ -110,7 +113,7 @@ class Attention(nnx.Module):
             q = (q * self.log_temperature(info.visible)[..., None, None]).astype(q.dtype)
         temperature = None
         if self.ssmax is not None:
-            temperature = self.ssmax(info.visible, self.encoding.bias())
+            temperature = self.ssmax(info.visible, self.encoding.bias(), last(x))
             if self.ssmax_prior != "inside":  # the temperature scales q.k and leaves the prior as it is
                 q, temperature = (q * temperature.transpose(0, 2, 1)[..., None]).astype(q.dtype), None
         scoring = Scoring(
@@ -119,7 +122,7 @@ class Attention(nnx.Module):
             keys=keys,
             temperature=temperature,
             mask=self.mask,
-            rowwise=self.encoding.rowwise(),
+            rowwise=sharpened(self.encoding.rowwise(), self.ssmax_prior),
             scale=1 / math.sqrt(width),
             soft_cap=self.soft_cap,
             sink_logits=None if self.sink_logits is None else self.sink_logits[...],

@@ -3,6 +3,7 @@
 import numpy as np
 from flax import nnx
 
+from bam_jax.encodings import SSMax
 from bam_jax.models.transformer import Decoder
 
 
@@ -19,7 +20,7 @@ def head_parameters(decoder: Decoder) -> dict[str, np.ndarray]:
         shape = (heads,) if decoder.shared_encoding else (attention.query.kernel.shape[0], heads)
         plain = nnx.to_pure_dict(nnx.state(attention.encoding))
         plain = {name: value for name, value in plain.items() if not isinstance(value, dict) and value.shape == shape}
-        if attention.ssmax is not None:
+        if isinstance(attention.ssmax, SSMax):
             plain["ssmax"] = attention.ssmax.scale[...]
         stacks.append({name: np.atleast_2d(np.asarray(value, np.float64)) for name, value in plain.items()})
     for place, at in decoder.order():

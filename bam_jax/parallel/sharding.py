@@ -34,7 +34,7 @@ from jaxtyping import Array, Float
 
 from bam_jax.biases import Rowwise
 from bam_jax.config import Config, MeshConfig
-from bam_jax.encodings import Dims, spec
+from bam_jax.encodings import Dims, sharpened, spec
 from bam_jax.system.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -66,6 +66,8 @@ RULES = (
     (f"{LAYERS}(attention/out|mlp/down)/bias", P()),
     (f"({LAYERS}(attention|mlp)_(out_)?norm|(embedding_)?norm)/(scale|bias)", P()),
     (f"{LAYERS}attention/(ssmax/scale|(query|key)_norm/scale|sink_logits)", P()),
+    (f"{LAYERS}attention/ssmax/(slope|power)/kernel", P("fsdp", "tensor")),
+    (f"{LAYERS}attention/ssmax/(slope|power)/bias", P()),
     (f"{ENCODING}kernel", P("fsdp", "tensor")),
     (f"{ENCODING}table", P("tensor", None)),
     (f"{ENCODING}(?!kernel$|table$)[^/]+", P()),  # a prior's numbers per head: the whole of them is small
@@ -158,9 +160,9 @@ def check(config: Config, mesh: Mesh) -> None:
         )
     model = config.model
     dims = Dims(model.heads, model.width, config.context, model.causal, model.head_dim)
-    for place in config.layer_pattern():
-        encoding = spec(**place)
-        check_rowwise(jax.eval_shape(lambda made=encoding: made.build(dims, nnx.Rngs(0)).rowwise()), mesh)
+    for place in (spec(**place) for place in config.layer_pattern()):
+        made = lambda place=place: sharpened(place.build(dims, nnx.Rngs(0)).rowwise(), place.ssmax)
+        check_rowwise(jax.eval_shape(made), mesh)
     if config.model.causal and size["context"] > 1 and config.context // size["context"] % 2:
         each = config.context // size["context"]
         log.info(f"mesh: the {each} tokens of each device are an odd number, so that the ring's work is not balanced")

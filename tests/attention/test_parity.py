@@ -62,6 +62,9 @@ ROWWISE = {
         draw(-1, 1, 3, 2 * H, 3), draw(-1, 1, 3), draw(-1, 1, H, 3, 3), draw(-1, 1, H)
     ),
     "cope": lambda draw, causal: biases.CoPE(draw(-1, 1, 4, D), symmetric=not causal),
+    "shaw": lambda draw, causal: biases.RelativeKeys(draw(-1, 1, 5, D)),
+    "entmax": lambda draw, causal: biases.Entmax(biases.CoPE(draw(-1, 1, 4, D), symmetric=not causal)),
+    "adaptive": lambda draw, causal: biases.AdaptiveTemperature(None),
 }
 
 
@@ -190,6 +193,9 @@ OF_ROWS = [
     Case("rows", "float64", "uniform", "bidirectional", 2, True, B, "padded", "position", "cope"),
     Case("rows", "bfloat16", "uniform", "window", 4, True, 0, "ragged", "position", "cope"),
     Case("rows", "float64", "cable", "window", 2, True, B, "cached", "each", "dape", sinks=True, dropout=0.4),
+    Case("rows", "float64", "uniform", "window", 2, True, B, "padded", "position", "shaw"),
+    Case("rows", "float64", "ggd", "causal", 2, False, 1, "ragged", "each", "entmax"),
+    Case("rows", "float64", "alibi", "bidirectional", 1, True, 0, "cached", "position", "adaptive"),
 ]
 
 # What the query mixes: each offset of a tile once, or each pair of it where positions leap.

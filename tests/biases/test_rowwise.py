@@ -1,7 +1,8 @@
-"""DAPE and CoPE against their papers' equations, written again as loops over plain floats."""
+"""What needs whole rows, against the papers' equations, written again as loops over plain floats."""
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -88,3 +89,80 @@ def test_cope_counts_one_document_after_another(rng):
         one.queries, one.scores[..., 3:], one.bias[..., 3:], one.visible[..., 3:], one.i, one.j[..., 3:]
     )
     np.testing.assert_allclose(whole[..., 3:], biases.CoPE(jnp.ones((4, D)), symmetric=True)(alone), rtol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_relative_keys(causal, rng, x64):
+    """Offsets from -5 to 5, of which those beyond 2 are clipped, between positions that are far from the start."""
+    vectors = rng.normal(size=(5, D))
+    positions = np.arange(S - T, S) + 2**30, np.arange(S) + 2**30
+    given = rows(rng, seen := visible(rng, causal), positions)
+    made = biases.RelativeKeys(jnp.asarray(vectors))(given)
+    for b, h, t, j in np.ndindex(B, H, T, S):
+        if seen[b, 0, t, j]:
+            vector = vectors[min(max(j - (S - T + t), -2), 2) + 2]
+            expected = (
+                given.scores[b, h, t, j] + given.bias[0, h, t, j] + given.queries[b, t, h] @ vector / math.sqrt(D)
+            )
+            np.testing.assert_allclose(made[b, h, t, j], expected, rtol=1e-11)
+
+
+def sparse(z):
+    """1.5-entmax by trying every number of keys with a weight."""
+    z = np.sort(np.asarray(z) / 2)[::-1]
+    for count in range(len(z), 0, -1):
+        mean = z[:count].mean()
+        spread = count * ((z[:count] ** 2).mean() - mean**2)
+        if spread <= 1 and (tau := mean - math.sqrt((1 - spread) / count)) <= z[count - 1]:
+            return tau
+    raise AssertionError(z)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_entmax_leaves_far_keys_nothing_and_its_gradient_is_that_of_differences(causal, rng, x64):
+    given = rows(rng, seen := visible(rng, causal))
+    where = np.broadcast_to(seen, given.scores.shape)
+    weights = lambda scores: jax.nn.softmax(
+        jnp.where(seen, biases.Entmax(None)(given.__class__(**{**vars(given), "scores": scores})), -1e30), axis=-1
+    )
+    made, zeros = np.asarray(weights(given.scores)), 0
+    for b, h, t in np.ndindex(B, H, T):
+        z = np.asarray(given.scores + given.bias)[b, h, t]
+        expected = np.maximum(z / 2 - sparse(z[seen[b, 0, t]]), 0) ** 2 * seen[b, 0, t]
+        np.testing.assert_allclose(made[b, h, t], expected, atol=1e-6)
+        zeros += ((expected == 0) & seen[b, 0, t]).sum()
+    assert zeros > 5
+    cotangent, step = rng.normal(size=made.shape), 1e-4
+    slope = np.asarray(jax.grad(lambda s: (weights(s) * cotangent).sum())(given.scores))
+    assert not slope[~where].any()
+    for at in [tuple(x) for x in np.argwhere(where)[::7]]:
+        moved = [(weights(given.scores.at[at].add(d)) * cotangent).sum() for d in (step, -step)]
+        np.testing.assert_allclose(slope[at], (moved[0] - moved[1]) / (2 * step), atol=2e-3)
+
+
+def test_entmax_keeps_nan_and_rows_without_keys_are_finite(rng):
+    seen = np.zeros((B, 1, T, S), bool)
+    seen[0, :, 1] = True
+    given = rows(rng, seen)
+    given = given.__class__(**{**vars(given), "scores": given.scores.at[0, 0, 1, 2].set(jnp.nan)})
+    made = biases.Entmax(None)(given)
+    assert jnp.isnan(made[0, 0, 1, 2]) and jnp.isfinite(made[1]).all() and jnp.isfinite(made[0, 1:]).all()
+    slope = jax.grad(lambda s: biases.Entmax(None)(given.__class__(**{**vars(given), "scores": s}))[0, 1:].sum())
+    assert jnp.isfinite(slope(given.scores)[0, 1:]).all()
+
+
+def test_adaptive_temperature_follows_the_entropy(rng, x64):
+    given = rows(rng, seen := visible(rng, False))
+    made, factors = biases.AdaptiveTemperature(None)(given), []
+    for b, h, t in np.ndindex(B, H, T):
+        z = np.asarray(given.scores + given.bias)[b, h, t]
+        weights = np.exp(z[seen[b, 0, t]])
+        weights /= weights.sum()
+        entropy = -(weights * np.log(weights)).sum()
+        beta = -0.037 * entropy**4 + 0.481 * entropy**3 - 2.3 * entropy**2 + 4.917 * entropy - 1.791
+        factors.append(max(beta, 1) if entropy > 0.5 else 1)
+        np.testing.assert_allclose(made[b, h, t][seen[b, 0, t]], factors[-1] * z[seen[b, 0, t]], rtol=1e-11)
+    assert 1 in factors and max(factors) > 1.2
+    assert (
+        not biases.AdaptiveTemperature(None).mixes_heads and biases.Entmax(biases.DAPE(*[jnp.ones(1)] * 4)).mixes_heads
+    )

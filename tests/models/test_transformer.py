@@ -324,6 +324,29 @@ def test_effective_keys_scale_the_scores_and_not_the_prior(tokens):
     np.testing.assert_allclose(scaled[0], plain[0] * keys.T[..., None], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("ssmax", ["asentmax", full("entmax"), full("adaptive")])
+def test_sharper_rows_are_causal_decode_and_train(ssmax, tokens, by_pieces, slopes):
+    model = build("nape", ssmax)
+    logits = model(tokens)[0]
+    other = model(tokens.at[:, 7:].set((tokens[:, 7:] + 5) % VOCAB))[0]
+    np.testing.assert_allclose(other[:, :7], logits[:, :7], atol=1e-5)
+    np.testing.assert_allclose(by_pieces(model, tokens), logits, atol=1e-4)
+    assert (logits != build("nape")(tokens)[0]).any()
+    gradient = slopes(model, tokens)[1]["layers"]["attention"]
+    assert ssmax != "asentmax" or all(x.any() for x in jax.tree.leaves(gradient["ssmax"]))
+    with pytest.raises(UserError, match=r"config.ssmax=asentmax leaves a sink no share; set config.model.sinks=False"):
+        build("nape", "asentmax", sinks=True)
+
+
+def test_the_factor_of_asentmax_is_its_papers(tokens, rng):
+    (_, layer), x = build("nope", "asentmax").blocks(), jnp.asarray(rng.normal(size=(2, 5, 16)), jnp.float32)
+    factor = layer.attention.ssmax(jnp.asarray([[1, 2, 3, 4, 9]]), layer.attention.encoding.bias(), x)
+    for b, t, h in np.ndindex(2, 5, 4):
+        of = lambda linear, at=(b, t, h): (x[at[:2]] @ linear.kernel[...] + linear.bias[...])[at[2]]
+        slope, power = np.log1p(np.exp(of(layer.attention.ssmax.slope))), 2 * np.tanh(of(layer.attention.ssmax.power))
+        np.testing.assert_allclose(factor[b, h, t], 1 + slope * np.log([2, 3, 4, 5, 10][t]) ** power, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("encoding", "family", "scan"),
     [("bam", "llama", True), ("cable", "llama", False), ("rope", "llama", True), ("cable", "bert", True)],

@@ -88,8 +88,9 @@ def test_the_state_of_every_config_is_cut(path):
 
 def test_every_rule_is_of_use(monkeypatch):
     used = set()
-    for encoding, family in (("cable", "llama"), ("learned", "gpt2"), ("t5", "llama"), ("bam", "bert")):
-        for name in parameters(Config(encoding=encoding, ssmax="on", model=ModelConfig(family=family)), 32):
+    for encoding, family in (("cable", "llama"), ("learned", "gpt2"), ("t5", "llama"), ("bam", "bert"), ("nape", "")):
+        ssmax, model = ("on", ModelConfig(family=family)) if family else ("asentmax", ModelConfig())
+        for name in parameters(Config(encoding=encoding, ssmax=ssmax, model=model), 32):
             used |= {pattern for pattern, _ in sharding.RULES if re.fullmatch(pattern, name)}
     assert used == {pattern for pattern, _ in sharding.RULES}
     today = ModelConfig(family="gpt2", qk_norm=True, gate=True, sinks=True)
