@@ -151,6 +151,7 @@ def test_what_cannot_be_exported_is_one_line_and_leaves_nothing(tmp_path, refuse
     out = tmp_path / "out"
     ask = lambda run, *more: refused(convert.main, f"--run={run}", f"--export={out}", "--layout=transformers", *more)
     assert "no encoding 'dape_kerple'" in ask(write_run(tmp_path / "dape", {"encoding": "dape_kerple"}))
+    assert "no config.ssmax=asentmax" in ask(write_run(tmp_path / "sparse", {"ssmax": "asentmax"}))
     masked = {"encoding": "bam", "model.causal": False, "data.task": "masked"}
     assert "causal=False and embedding_norm=False" in ask(write_run(tmp_path / "encoder", masked))
     run = write_run(tmp_path / "run", {"encoding": "bam"})
