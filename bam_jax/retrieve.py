@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from bam_jax import config as configs
 from bam_jax.data.sources.corpus import check_outside
 from bam_jax.evals.plan import check_memory, rows_within
+from bam_jax.parallel import sharding
 from bam_jax.retrieval import results
 from bam_jax.retrieval.embedding import Reader
 from bam_jax.retrieval.metrics import DEPTH
@@ -32,6 +33,7 @@ from bam_jax.training import checkpoint, run_folder
 
 def main(argv: Sequence[str]) -> None:
     given, overrides = configs.parse(argv, _parser())
+    overrides, mesh = sharding.take_mesh(overrides)
     lengths, scorers = sorted(set(configs.lengths_of(given.lengths))), given.scorers.split(",")
     _check(given, lengths, scorers)
     configs.allowed(given.allow)
@@ -44,7 +46,7 @@ def main(argv: Sequence[str]) -> None:
     _note(problem)
     own, step = run_folder.read_config(given.run), run_folder.trained_step(given.run)
     run_folder.check_outside_data(name, out, own)
-    config, tokenizer, model = checkpoint.restore_model(given.run, overrides=overrides, step=step)
+    config, tokenizer, model = checkpoint.restore_model(given.run, overrides=overrides, step=step, mesh=mesh)
     if "encoder" in scorers:
         if config.model.causal:
             raise UserError(
@@ -71,7 +73,8 @@ def main(argv: Sequence[str]) -> None:
         found = results.read_results(out, origin)
         for scorer in scorers:
             total = len(problem.ids) * len(lengths)
-            with console.progress(total, unit="document", label=scorer, show=given.progress) as bar:
+            bar = console.progress(total, unit="document", label=scorer, show=given.progress)
+            with bar, sharding.active(mesh):
                 best = rank(problem, reader, scorer, lengths, bar, folder=out / EMBEDDINGS, k=given.top)
             for length in lengths:
                 summary = results.summarise(results.measure_rankings(problem, best[length]))

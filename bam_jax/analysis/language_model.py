@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
 from bam_jax import config as configs
@@ -21,10 +22,11 @@ from bam_jax.config import Config
 from bam_jax.convert import hub
 from bam_jax.convert.runs import is_source, open_source
 from bam_jax.data.tokenizers import Tokenizer
-from bam_jax.models import generate
+from bam_jax.models import generate, transformer
 from bam_jax.models.counts import parameter_count
 from bam_jax.models.sampling import Sampling, whole_number
 from bam_jax.models.transformer import Decoder
+from bam_jax.parallel import sharding
 from bam_jax.system.errors import UserError, shown
 from bam_jax.training import bundled, checkpoint, run_folder
 
@@ -40,12 +42,13 @@ CACHE = 2**37
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModel:
-    """A model with its tokenizer, the configuration of its run and the step of its training; see `load`."""
+    """A model with its tokenizer, the configuration of its run, the step of its training, and its mesh; see `load`."""
 
     decoder: Decoder
     tokenizer: Tokenizer
     config: Config
     step: int
+    mesh: Mesh | None = None
 
     def __repr__(self) -> str:
         count = f"{parameter_count(self.decoder):,} parameters"
@@ -124,7 +127,16 @@ class LanguageModel:
         written = generate.generate(
             self.decoder, ids, tokens, sampling=sampling, seed=seed, vocab=vocab, progress=progress
         )
-        return (int(token[0]) for token in written)
+
+        def one_by_one() -> Iterator[int]:
+            while True:
+                with sharding.active(self.mesh):  # not while the caller has a token
+                    token = next(written, None)
+                if token is None:
+                    return
+                yield int(token[0])
+
+        return one_by_one()
 
     def _check_room(self, read: int, written: int) -> None:
         """Raise UserError where the model's table of positions or the memory for its cache is too small."""
@@ -153,6 +165,10 @@ class LanguageModel:
         """Logits at each token of a text, float32: in a decoder of the token after it, in an encoder of the token itself."""
         ids = self._ids_or_warn(text)
         self.decoder.check_length(len(ids))
+        with sharding.active(self.mesh):
+            return self._logits(ids)
+
+    def _logits(self, ids: Int[np.ndarray, " T"]) -> Float[np.ndarray, "T V"]:
         if self.config.model.causal and len(ids) > CHUNK:
             pieces = generate.read_in_chunks(self.decoder, jnp.asarray(ids)[None], chunk=CHUNK, read=CHUNK)
             rows = np.concatenate([np.asarray(logits[0]) for logits, _ in pieces])
@@ -176,7 +192,8 @@ class LanguageModel:
                 f"the attention of {len(ids)} tokens takes {needed / 2**30:.0f} GiB; give a shorter text, or look at one "
                 "layer's `decoder.scorings`"
             )
-        return [_factors(*scored) for scored in heads.score_text(self.decoder, ids)]
+        with sharding.active(self.mesh):
+            return [_factors(*scored) for scored in heads.score_text(self.decoder, ids)]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -198,7 +215,8 @@ def load(
         run: the folder of a run, of converted or of exported weights; or the name of a model that comes with the package,
             "quickstart"; or a model that `python -m bam_jax.convert` reads: a folder as transformers writes it, a .gguf
             file, or "hf:ORGANISATION/NAME" on the Hugging Face hub.
-        overrides: changes at evaluation time, values by dotted names, as in {"encoding_options.window": 64}.
+        overrides: changes at evaluation time, values by dotted names, as in {"encoding_options.window": 64}; those of the mesh
+            cut the model and its caches over devices, as in {"mesh.tensor": 4, "mesh.context": 2}.
         allow: modules of your own that the run's encoding is in.
         step: of another checkpoint.
 
@@ -215,23 +233,27 @@ def load(
     (4, 12, 12)
     """
     configs.allowed([*allow])
+    overrides, mesh = sharding.take_mesh(overrides)
     if is_source(path := hub.find(run)):
         if step is not None:
             raise UserError(f"{run} is no run and has no checkpoint of step {shown(step)}; leave step out")
         with open_source(path, overrides) as source:
             for note in source.notes:
                 warnings.warn(note, stacklevel=2)
-            return _scanned(source.config, source.tokenizer, source.decoder(), source.config.steps)
+            if mesh is not None:
+                sharding.check_model(source.config, mesh)
+            decoder = transformer.placed(source.decoder(), mesh)
+            return _scanned(source.config, source.tokenizer, decoder, source.config.steps, mesh)
     folder = bundled.find(run)
     step = run_folder.trained_step(folder, step)
-    config, tokenizer, decoder = checkpoint.restore_model(folder, overrides=overrides, step=step)
-    return _scanned(config, tokenizer, decoder, step)
+    config, tokenizer, decoder = checkpoint.restore_model(folder, overrides=overrides, step=step, mesh=mesh)
+    return _scanned(config, tokenizer, decoder, step, mesh)
 
 
-def _scanned(config: Config, tokenizer: Tokenizer, decoder: Decoder, step: int) -> LanguageModel:
+def _scanned(config: Config, tokenizer: Tokenizer, decoder: Decoder, step: int, mesh: Mesh | None) -> LanguageModel:
     """One layer is compiled instead of each."""
     decoder.config = dataclasses.replace(config.model, scan=True)
-    return LanguageModel(decoder, tokenizer, config, step)
+    return LanguageModel(decoder, tokenizer, config, step, mesh)
 
 
 def until(pieces: Iterator[str], stop: Sequence[str]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jax.sharding import Mesh
 
 from bam_jax import config as configs
 from bam_jax.attention import Tiling
@@ -21,6 +22,7 @@ from bam_jax.evals.base import Evaluation
 from bam_jax.evals.plan import Plan, SampleRange, Trained, check_memory
 from bam_jax.evals.records import STOPPED, Cell
 from bam_jax.evals.registry import EVALUATIONS
+from bam_jax.parallel import sharding
 from bam_jax.system import console, git, jsonl, lock, resources
 from bam_jax.system.errors import UserError
 from bam_jax.training import bundled, checkpoint, run_folder
@@ -64,6 +66,9 @@ def evaluate(
     the code; null outside a git checkout) and `seconds`. More trials, samples, questions or tokens than before add a record
     with those that were missing, so that the mean of a cell's records (`Evaluation.mean`) is the cell's value. Where patience
     ends an evaluation, a record of `STOPPED` names the skipped lengths; an evaluation without patience measures them.
+
+    Among the evaluation's overrides those of `mesh` cut the model and its caches over devices (`sharding.take_mesh`); records
+    are those of one device.
     """
     resources.keep_freed_memory()
     run, name = bundled.find(run), evaluation.name
@@ -73,8 +78,10 @@ def evaluate(
             f"bam_jax.convert --run={run.name} --export=FOLDER makes"
         )
     evaluation = dataclasses.replace(evaluation, lengths=tuple(sorted(set(evaluation.lengths))))
+    overrides, mesh = sharding.take_mesh(evaluation.overrides)
+    evaluation = dataclasses.replace(evaluation, overrides=overrides)
     _check_arguments(evaluation, memory)
-    trained, state, source = _prepare(run, evaluation, memory=memory, skip=skip, allow=allow, progress=progress)
+    trained, state, source = _prepare(run, evaluation, mesh, memory=memory, skip=skip, allow=allow, progress=progress)
     plans = [(plan, {"eval": name} | dict(plan.identity) | state) for plan in evaluation.plans(trained)]
     busy = f"{run} is being evaluated by another --eval={name}; wait for it, then do this again for what is missing"
     with lock.hold(run / f".{name}.lock", busy):
@@ -84,7 +91,8 @@ def evaluate(
         missing = sum(samples.length * samples.n for each in started for samples in each.missing())
         label = f"{run.name} {name}"
         with console.progress(total, done=total - missing, unit="token", label=label, show=progress) as bar:
-            _measure(run, started, source, bar)
+            with sharding.active(mesh):
+                _measure(run, started, source, bar)
         done = [record for plan, identity in plans for record in _find(run, plan, identity).records]
         if missing:
             _log(run, evaluation, done)
@@ -103,10 +111,6 @@ def _check_arguments(evaluation: Evaluation, memory: float) -> None:
     if not lengths or min(lengths) < 1:
         raise UserError(f"lengths {','.join(map(str, lengths))} must be 1 token or more, as in --lengths=64,4096")
     check_memory(memory)
-    for key, value in evaluation.overrides.items():
-        if key.startswith("mesh."):
-            (override,) = configs.arguments({key: value})
-            raise UserError(f"{override} says how training is cut, and an evaluation runs on one device; leave it out")
     if "seed" in evaluation.overrides:
         raise UserError(
             f"--config.seed={evaluation.overrides['seed']} is the seed of training, which is done; "
@@ -115,11 +119,18 @@ def _check_arguments(evaluation: Evaluation, memory: float) -> None:
 
 
 def _prepare(
-    run: Path, evaluation: Evaluation, *, memory: float, skip: bool, allow: Collection[str], progress: bool | None
+    run: Path,
+    evaluation: Evaluation,
+    mesh: Mesh | None,
+    *,
+    memory: float,
+    skip: bool,
+    allow: Collection[str],
+    progress: bool | None,
 ) -> tuple[Trained, dict[str, Any], dict[str, Any]]:
     own = run_folder.read_config(run)
     step = run_folder.trained_step(run)  # once: a training may save another in the meantime
-    config, tokenizer, decoder = checkpoint.restore_model(run, overrides=evaluation.overrides, step=step)
+    config, tokenizer, decoder = checkpoint.restore_model(run, overrides=evaluation.overrides, step=step, mesh=mesh)
     for stack in decoder.stacks():
         stack.attention.tiling = Tiling(skip="exact" if skip else "off")
     # One layer is compiled instead of each: a forward pass is no slower for it, as a training step would be.

@@ -94,7 +94,7 @@ class Attention(nnx.Module):
         """
         position = info.tokens.position
         filled = position < EMPTY
-        before = None if cache is None else cache.last_coordinate()
+        before = None if cache is None else per_device.last_coordinate(cache)
         i, j = per_device.coordinate(self.encoding, x, filled, before)
         keys = dataclasses.replace(info.tokens, coordinate=j, sees_from=None, sees_to=None)  # asked of queries alone
         last = lambda y, axis=1: y if read is None else jax.lax.slice_in_dim(y, y.shape[axis] - read, None, axis=axis)
@@ -104,7 +104,7 @@ class Attention(nnx.Module):
         state = self.encoding.initial_state(len(x)) if cache is None else cache.state
         q, k, state = self.encoding.turn(q, k, x, info.tokens, state)
         if cache is not None:
-            cache = cache.append(k, v, keys, state)
+            cache = per_device.append(cache, k, v, keys, state)
             k, v, keys = cache.k, cache.v, cache.tokens
 
         q, i = last(q), jax.tree.map(lambda y: last(y, 2), i)

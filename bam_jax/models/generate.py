@@ -13,6 +13,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from bam_jax.attention import EMPTY
+from bam_jax.models import per_device
 from bam_jax.models.sampling import GREEDY, Sampling
 from bam_jax.models.transformer import Caches, Decoder
 from bam_jax.system.errors import UserError
@@ -52,7 +53,7 @@ def read_in_chunks(
     model.check_length(length)
     if not 0 <= read <= length:
         raise UserError(f"read={read} must be from 0 to the {length} tokens of the text: each row is that of a token")
-    chunk = max(chunk, read)
+    chunk = _in_parts(max(chunk, read))
     pad = -length % chunk  # on the left, so that the last chunk is whole and ends with the rows that are wanted
     tokens = jnp.pad(tokens, ((0, 0), (pad, 0)))
     position = jnp.arange(-pad, length, dtype=jnp.int32)[None]
@@ -116,8 +117,9 @@ def generate(
     length = tokens.shape[1]
     model.check_length(length + steps - 1)
     # In blocks, prompts and room: those of about one length share what is compiled.
-    chunk = max(1, min(chunk, math.ceil(length / SLOTS) * SLOTS))
-    slots = length + -length % chunk + math.ceil(steps / SLOTS) * SLOTS
+    chunk = _in_parts(max(1, min(chunk, math.ceil(length / SLOTS) * SLOTS)))
+    room = math.ceil(steps / SLOTS) * SLOTS * per_device.text_parts()  # a token takes a slot on every device
+    slots = length + -length % chunk + room
     for last in read_in_chunks(model, tokens, lengths=lengths, chunk=chunk, slots=slots):
         jax.block_until_ready(last[0])
         progress(chunk)
@@ -169,7 +171,7 @@ class TextReader:
         model.check_length(length)
         block = min(256, chunk)
         equal = math.ceil(length / math.ceil(length / chunk))
-        self.chunk, self.read = max(read, math.ceil(equal / block) * block), read
+        self.chunk, self.read = _in_parts(max(read, math.ceil(equal / block) * block)), read
         self.slots = math.ceil(length / self.chunk) * self.chunk
         self._graph, self._state = nnx.split(model)
         # The text before in its slots, the number of slots before it, and the caches.
@@ -204,9 +206,15 @@ class TextReader:
         return logits[0]
 
 
+def _in_parts(chunk: int) -> int:
+    """The tokens of a chunk, of which every device that shares a text has as many."""
+    parts = per_device.text_parts()
+    return math.ceil(chunk / parts) * parts
+
+
 @functools.partial(jax.jit, donate_argnums=0)
 def _rewind(caches: Caches, length: int, states: list[Any]) -> Caches:
-    return tuple(cache.rewound(length, state) for cache, state in zip(caches, states, strict=True))
+    return tuple(per_device.rewound(cache, length, state) for cache, state in zip(caches, states, strict=True))
 
 
 # The unused state commits the caches to its devices. Without it `_read`, which returns committed ones, is compiled twice.

@@ -1,24 +1,31 @@
 """Operations of a model on each device's share, where the compiler would cut them badly or not at all.
 
 Without a mesh each of these is the operation itself.
+
+A cache is cut along its slots. Each device keeps its part of every piece of text that is read, in slots of its own from the
+front, so that writing moves nothing; positions say where a slot's token stands. Its `length` is the number of slots that each
+device has written. Queries then come to the keys: they are fewer.
 """
 
 import dataclasses
 import inspect
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
-from bam_jax.attention import BACKENDS, Scoring, Tiling, attention, choose
+from bam_jax.attention import BACKENDS, EMPTY, Cache, Scoring, Tiling, Tokens, attention, choose
 from bam_jax.attention.ring import ring, zigzag
 from bam_jax.biases import head_axes
 from bam_jax.biases.base import Coordinate
 from bam_jax.encodings import Encoding
 from bam_jax.models.layers import look_up
-from bam_jax.parallel.sharding import BATCH, CONTEXT, TENSOR, TEXT, ambient_mesh, check_rowwise
+from bam_jax.parallel.sharding import CONTEXT, TENSOR, ambient_mesh, check_rowwise, text_cut
 from bam_jax.system.errors import UserError
 
 
@@ -37,8 +44,8 @@ def embed(table: nnx.Embed, tokens: Int[Array, "B T"]) -> Float[Array, "B T E"]:
         # Each token is in one device's part, so that the sum has a single term. The compiler would gather the whole table.
         return jax.lax.psum(jnp.where(mine[..., None], look_up(part, index), 0), TENSOR)
 
-    rows = P(TENSOR) if cut else P()
-    return jax.shard_map(look_up_here, in_specs=(rows, TEXT), out_specs=TEXT, check_vma=False)(kernel, tokens)
+    rows, text = P(TENSOR) if cut else P(), text_cut(tokens.shape, mesh)
+    return jax.shard_map(look_up_here, in_specs=(rows, text), out_specs=text, check_vma=False)(kernel, tokens)
 
 
 def mesh_attention(
@@ -50,7 +57,10 @@ def mesh_attention(
     tiling: Tiling,
     backend: str = "auto",
 ) -> Float[Array, "B T H D"]:
-    """`attention`, and under a mesh the same on every device's share: rows, heads, and a ring of parts of each text.
+    """`attention`, and under a mesh the same on every device's share: rows, heads, and parts of each text.
+
+    Where queries are those of the keys, these travel round a ring. Where they are fewer, as beside a cache, every device
+    attends from all of them to its own keys, and the results are merged by their normalisers.
 
     Kernels are not cut by the compiler, so that it is done here. Under a mesh call it inside `jax.jit`. Where the mesh's
     axes are explicit, the result has the type of q.
@@ -61,17 +71,23 @@ def mesh_attention(
     check_rowwise(scoring.rowwise, mesh)
     if scoring.dropout is not None and scoring.dropout.rate:  # devices count their rows and heads from 0
         scoring = dataclasses.replace(scoring, dropout=scoring.dropout.per_head(q.shape[0], q.shape[2]))
-    if mesh.shape[CONTEXT] > 1:  # a cache's blocks may not be cut where its slots are
+    (rows, text), around = text_cut(q.shape, mesh), q.shape[1] == k.shape[1]
+    _, slots = text_cut(k.shape, mesh)
+    merged = slots is not None and not (around and text) and mesh.shape[CONTEXT] > 1
+    text = None if merged or not around else text
+    if text and mesh.shape[CONTEXT] > 1:  # a cache's blocks may not be cut where its slots are
         scoring = dataclasses.replace(scoring, keys=dataclasses.replace(scoring.keys, summary=None))
 
     def attend_locally(q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
-        if mesh.shape[CONTEXT] == 1:
+        if merged:
+            return _merged(q, k, v, scoring, tiling, backend)
+        if text is None or mesh.shape[CONTEXT] == 1:
             return attention(q, k, v, scoring, tiling=tiling, backend=backend)
         around = ring(BACKENDS[choose(q, k, v, scoring) if backend == "auto" else backend], CONTEXT)
         return attention(q, k, v, scoring, backend=zigzag(around, CONTEXT), tiling=tiling)
 
-    heads = P(BATCH, CONTEXT, TENSOR)
-    specs = (heads, heads, heads, _scoring_specs(scoring))
+    heads, of_keys = P(rows, text, TENSOR), P(rows, slots, TENSOR)
+    specs = (heads, of_keys, of_keys, _scoring_specs(scoring, rows, text, slots))
     explicit = bool(mesh.explicit_axes)
     operands = q, k, v, scoring
     if explicit:  # `jax.shard_map` takes operands of explicit axes only where their types name these very specs
@@ -80,24 +96,115 @@ def mesh_attention(
     return jax.sharding.reshard(out, jax.typeof(q).sharding) if explicit else out
 
 
-def _scoring_specs(scoring: Scoring) -> Scoring:
-    """The specs of a scoring; axes of length one, common to all rows or heads, are whole."""
+def _merged(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, backend: str) -> Array:
+    """Attention from all queries to the keys of all devices, of which this one has its own."""
+    if scoring.sink_logits is not None:  # takes its share once
+        mine = jnp.where(jax.lax.axis_index(CONTEXT) == 0, scoring.sink_logits, -1e30)
+        scoring = dataclasses.replace(scoring, sink_logits=mine)
+    out, lse = attention(q, k, v, scoring, tiling=tiling, backend=backend, return_lse=True)
+    share = jnp.exp(lse - jax.lax.pmax(jax.lax.stop_gradient(lse), CONTEXT))
+    share = (share / jax.lax.psum(share, CONTEXT)).swapaxes(1, 2)[..., None]
+    return jax.lax.psum(out * share, CONTEXT).astype(out.dtype)
 
-    def cut(x: Array) -> P:
-        rows = BATCH if x.shape[0] > 1 else None
-        return P(rows, CONTEXT) if x.ndim == 2 else P(rows, TENSOR if x.shape[1] > 1 else None, CONTEXT)
 
+def _cut(rows: Any, text: Any) -> Callable[[Array], P]:
+    """(array) -> its spec: [#B, T] or [#B, #H, T]; axes of length one, common to all rows or heads, are whole."""
+
+    def spec(x: Array) -> P:
+        own = rows if x.shape[0] > 1 else None
+        return P(own, text) if x.ndim == 2 else P(own, TENSOR if x.shape[1] > 1 else None, text)
+
+    return spec
+
+
+def _scoring_specs(scoring: Scoring, rows: Any, text: Any, slots: Any) -> Scoring:
+    """The specs of a scoring."""
+    of_queries, of_keys = _cut(rows, text), _cut(rows, slots)
     per_head = lambda axis: P() if axis is None else P(TENSOR)
     return dataclasses.replace(
         scoring,
         bias=jax.tree.map(per_head, head_axes(scoring.bias), is_leaf=lambda axis: axis is None),
-        queries=jax.tree.map(cut, scoring.queries),
-        keys=jax.tree.map(cut, scoring.keys),
-        temperature=jax.tree.map(cut, scoring.temperature),
+        queries=jax.tree.map(of_queries, scoring.queries),
+        keys=jax.tree.map(of_keys, scoring.keys),
+        temperature=jax.tree.map(of_queries, scoring.temperature),
         rowwise=jax.tree.map(lambda _: P(), scoring.rowwise),
         sink_logits=jax.tree.map(lambda _: P(TENSOR), scoring.sink_logits),
-        dropout=jax.tree.map(lambda _: P(BATCH, TENSOR), scoring.dropout),
+        dropout=jax.tree.map(lambda _: P(rows, TENSOR), scoring.dropout),
     )
+
+
+def text_parts() -> int:
+    """The number of devices that share a text, each with a part of it."""
+    mesh = ambient_mesh()
+    return 1 if mesh is None else mesh.shape[CONTEXT]
+
+
+def _cache_specs(cache: Cache, mesh: AbstractMesh) -> Cache:
+    rows, _ = text_cut(cache.k.shape, mesh)
+    vectors = P(rows, CONTEXT, TENSOR)
+    tokens = jax.tree.map(_cut(rows, CONTEXT), cache.tokens)
+    specs: Any = {"k": vectors, "v": vectors, "tokens": tokens, "length": P()}
+    return dataclasses.replace(cache, **specs, state=jax.tree.map(lambda _: P(), cache.state))
+
+
+def place(cache: Cache) -> Cache:
+    """A cache of which each device has its heads, rows and slots."""
+    mesh = ambient_mesh()
+    return cache if mesh is None else jax.lax.with_sharding_constraint(cache, _cache_specs(cache, mesh))
+
+
+def append(cache: Cache, k: Array, v: Array, tokens: Tokens, state: Any) -> Cache:
+    """`Cache.append`; where texts are cut each device writes its part of the tokens, and an empty slot where it has none."""
+    mesh = ambient_mesh()
+    if mesh is None:
+        return cache.append(k, v, tokens, state)
+    missing = -k.shape[1] % mesh.shape[CONTEXT]
+    if missing:  # in front: the last device always has the last token
+        pad = lambda x, axis, value=0: jnp.pad(
+            x, [(missing * (n == axis), 0) for n in range(x.ndim)], constant_values=value
+        )
+        k, v, position = pad(k, 1), pad(v, 1), pad(tokens.position, 1, EMPTY)
+        coordinate, kinds = (
+            jax.tree.map(lambda x: pad(x, 2), tokens.coordinate),
+            jax.tree.map(lambda x: pad(x, 1), tokens.kinds),
+        )
+        tokens = dataclasses.replace(tokens, position=position, coordinate=coordinate, kinds=kinds)
+    rows, _ = text_cut(cache.k.shape, mesh)
+    specs, vectors = _cache_specs(cache, mesh), P(rows, CONTEXT, TENSOR)
+    write = jax.shard_map(
+        lambda cache, k, v, tokens: cache.append(k, v, tokens, cache.state),
+        in_specs=(specs, vectors, vectors, jax.tree.map(_cut(rows, CONTEXT), tokens)),
+        out_specs=specs,
+        check_vma=False,
+    )
+    return dataclasses.replace(write(cache, k, v, tokens), state=state)
+
+
+def rewound(cache: Cache, length: Array | int, state: Any) -> Cache:
+    """`Cache.rewound` to a number of tokens that all devices have written alike."""
+    mesh = ambient_mesh()
+    if mesh is None:
+        return cache.rewound(length, state)
+    specs, slots = _cache_specs(cache, mesh), jnp.asarray(length, jnp.int32) // mesh.shape[CONTEXT]
+    back = lambda cache, slots: cache.rewound(slots, cache.state)
+    back = jax.shard_map(back, in_specs=(specs, P()), out_specs=specs, check_vma=False)
+    return dataclasses.replace(back(cache, slots), state=state)
+
+
+def last_coordinate(cache: Cache) -> Coordinate:
+    """`Cache.last_coordinate`: that of the last device, which has the last token."""
+    mesh = ambient_mesh()
+    if mesh is None or not jax.tree.leaves(cache.tokens.coordinate):
+        return cache.last_coordinate()
+
+    def last(cache: Cache) -> Coordinate:
+        of_last = jax.lax.axis_index(CONTEXT) == jax.lax.axis_size(CONTEXT) - 1
+        return jax.tree.map(lambda x: jax.lax.psum(jnp.where(of_last, x, 0), CONTEXT), cache.last_coordinate())
+
+    specs = _cache_specs(cache, mesh)
+    rows, _ = text_cut(cache.k.shape, mesh)
+    out = jax.tree.map(_cut(rows, None), cache.tokens.coordinate)
+    return jax.shard_map(last, in_specs=(specs,), out_specs=out, check_vma=False)(cache)
 
 
 def coordinate(
@@ -106,7 +213,7 @@ def coordinate(
     """`encoding.coordinate`, on each device's part of the texts where a mesh cuts them: activations stay where they are."""
     mesh = ambient_mesh()
     own = type(encoding).coordinate is not Encoding.coordinate
-    if mesh is None or mesh.shape[CONTEXT] == 1 or before is not None or not own:
+    if mesh is None or mesh.shape[CONTEXT] == 1 or before is not None or not own or text_cut(x.shape, mesh)[1] is None:
         return encoding.coordinate(x, filled, before)
     if "axis" not in inspect.signature(type(encoding).coordinate).parameters:
         raise UserError(

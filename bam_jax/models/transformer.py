@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key
 
 from bam_jax.attention import Cache, Mask, Scoring, Tokens, UniqueKeys, document_count
+from bam_jax.attention.cache import BLOCK
 from bam_jax.config import Config, ModelConfig
 from bam_jax.encodings import Dims, Encoding, Spec
 from bam_jax.models import per_device
@@ -284,12 +286,15 @@ class Decoder(nnx.Module):
 
     def caches(self, batch: int, slots: int, *, common_positions: bool = True) -> Caches:
         """Empty caches for at least `slots` tokens in each of `batch` rows, whose positions are the same or each row's own."""
+        parts = per_device.text_parts()
+        if parts > 1:  # whole blocks on each device
+            slots = parts * BLOCK * -(-slots // (parts * BLOCK))
         x = jnp.zeros((batch, 1, self.config.width), self.embed.dtype)
         position = jnp.zeros((1 if common_positions else batch, 1), jnp.int32)
         first, *others = (block.attention.empty_cache(x, Tokens(position), slots) for block in self.blocks())
         ids = jnp.zeros((batch, first.k.shape[1]), jnp.int32)
         tokens = self._with_kinds(TokenInfo(first.tokens, first.length), ids).tokens
-        return (dataclasses.replace(first, tokens=tokens), *others)
+        return tuple(map(per_device.place, (dataclasses.replace(first, tokens=tokens), *others)))
 
     def _with_kinds(self, info: TokenInfo, ids: Array) -> TokenInfo:
         """The info with the tokens' ids, where the first layer's keys and values go by those alone: positions are in neither."""
@@ -327,3 +332,12 @@ def split(decoder: nnx.Module) -> tuple[nnx.GraphDef, dict[str, dict[str, Any]]]
     graph, *states = nnx.split(decoder, nnx.Param, ...)
     params, frozen = map(nnx.to_pure_dict, states)
     return graph, {"params": params, "frozen": frozen}
+
+
+def placed(decoder: Decoder, mesh: Mesh | None) -> Decoder:
+    """A model whose parameters are cut over a mesh as in training; None: as it is."""
+    if mesh is None:
+        return decoder
+    graph, tree = split(decoder)
+    tree = {name: jax.device_put(part, sharding.parameter_shardings(part, mesh)) for name, part in tree.items()}
+    return nnx.merge(graph, tree["params"], tree["frozen"])

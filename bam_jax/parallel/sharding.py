@@ -17,11 +17,12 @@ In code of your own, where `jax.set_mesh` says which mesh a `jax.jit` is for:
 A model that is called under no mesh, under one device or under axes of other names is not cut.
 """
 
+import contextlib
 import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -32,6 +33,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
+from bam_jax import config as configs
 from bam_jax.biases import Rowwise
 from bam_jax.config import Config, MeshConfig
 from bam_jax.encodings import Dims, sharpened, spec
@@ -143,26 +145,35 @@ def _count_near(devices: Sequence[jax.Device]) -> int:
     return sum(getattr(device, where) == getattr(devices[0], where) for device in devices)
 
 
+def take_mesh(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], Mesh | None]:
+    """The mesh that the changes of `config.mesh` among these ask for, and the other changes; None: one device.
+
+    It is for a trained model: axes that are not stated are 1, and further devices stay idle.
+    """
+    stated = {name: value for name, value in overrides.items() if name.startswith("mesh.")}
+    others = {name: value for name, value in overrides.items() if name not in stated}
+    if not stated:
+        return others, None
+    sizes = configs.override(Config(), {"mesh.data": 1, "mesh.fsdp": 1} | stated).mesh
+    devices = jax.devices()
+    wanted = math.prod(getattr(sizes, name) for name in AXES)
+    return others, make_mesh(sizes, devices[:wanted] if 0 < wanted <= len(devices) else devices)
+
+
+def active(mesh: Mesh | None) -> contextlib.AbstractContextManager:
+    """What is computed inside is cut over the mesh; None: over nothing."""
+    return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
+
+
 def check(config: Config, mesh: Mesh) -> None:
-    """Check that a mesh's axes divide what they cut."""
+    """Check that a mesh's axes divide what they cut of a training step."""
+    check_model(config, mesh)
     size = dict(mesh.shape)
-    for name in ("heads", "kv_heads", "hidden"):
-        number = getattr(config.model, name)
-        if number % size["tensor"]:
-            raise UserError(
-                f"config.model.{name}={number} must be a multiple of the mesh's tensor={size['tensor']}; "
-                "set config.mesh.tensor to a divisor of it"
-            )
     if config.context % size["context"]:
         raise UserError(
             f"config.context={config.context} must be a multiple of the mesh's context={size['context']}; "
             "set config.mesh.context to a divisor of it"
         )
-    model = config.model
-    dims = Dims(model.heads, model.width, config.context, model.causal, model.head_dim)
-    for place in (spec(**place) for place in config.layer_pattern()):
-        made = lambda place=place: sharpened(place.build(dims, nnx.Rngs(0)).rowwise(), place.ssmax)
-        check_rowwise(jax.eval_shape(made), mesh)
     if config.model.causal and size["context"] > 1 and config.context // size["context"] % 2:
         each = config.context // size["context"]
         log.info(f"mesh: the {each} tokens of each device are an odd number, so that the ring's work is not balanced")
@@ -175,6 +186,23 @@ def check(config: Config, mesh: Mesh) -> None:
             f"{config.optimizer.accumulate}, must be a multiple of the mesh's data x fsdp = {sharing}; "
             + (f"set config.optimizer.accumulate={near}" if near else "set config.batch to a multiple of it")
         )
+
+
+def check_model(config: Config, mesh: Mesh) -> None:
+    """Check that a mesh's axes divide what they cut of a model, and leave whole what must be."""
+    size = dict(mesh.shape)
+    for name in ("heads", "kv_heads", "hidden"):
+        number = getattr(config.model, name)
+        if number % size["tensor"]:
+            raise UserError(
+                f"config.model.{name}={number} must be a multiple of the mesh's tensor={size['tensor']}; "
+                "set config.mesh.tensor to a divisor of it"
+            )
+    model = config.model
+    dims = Dims(model.heads, model.width, config.context, model.causal, model.head_dim)
+    for place in (spec(**place) for place in config.layer_pattern()):
+        made = lambda place=place: sharpened(place.build(dims, nnx.Rngs(0)).rowwise(), place.ssmax)
+        check_rowwise(jax.eval_shape(made), mesh)
 
 
 def parameter_shardings(tree: Any, mesh: Mesh) -> Any:
@@ -281,7 +309,14 @@ def ambient_mesh() -> AbstractMesh | None:
 def shard_activations(x: Float[Array, "B T *E"]) -> Float[Array, "B T *E"]:
     """Activations, held to rows and tokens as their cut under a mesh."""
     # The compiler would choose a cut of its own for each layer, and move the activations in between.
-    return x if ambient_mesh() is None else jax.lax.with_sharding_constraint(x, TEXT)
+    mesh = ambient_mesh()
+    return x if mesh is None else jax.lax.with_sharding_constraint(x, text_cut(x.shape, mesh))
+
+
+def text_cut(shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> P:
+    """The spec of texts [B, T, ...]: `TEXT`, but for an axis that the mesh does not divide, as of the one token of decoding."""
+    rows = math.prod(mesh.shape[axis] for axis in BATCH)
+    return P(BATCH if shape[0] % rows == 0 else None, CONTEXT if shape[1] % mesh.shape[CONTEXT] == 0 else None)
 
 
 def micro_batches(arrays: Any, count: int) -> Any:

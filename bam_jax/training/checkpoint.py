@@ -33,7 +33,7 @@ from bam_jax.data import tokenizers
 from bam_jax.data.iterator import STATE
 from bam_jax.data.tokenizers.copies import load_tokenizer
 from bam_jax.models import transformer
-from bam_jax.parallel import agreement, processes
+from bam_jax.parallel import agreement, processes, sharding
 from bam_jax.system import files, jsonl, regular, typed_json
 from bam_jax.system.errors import Stopped, Unwritten, UserError, is_lack_of_memory
 from bam_jax.training import run_folder, weights
@@ -177,15 +177,24 @@ def _nested(arrays: dict[str, Any]) -> dict[str, Any]:
 
 
 def restore_model(
-    run: str | os.PathLike, *, overrides: Mapping[str, Any] = {}, step: int | None = None
+    run: str | os.PathLike,
+    *,
+    overrides: Mapping[str, Any] = {},
+    step: int | None = None,
+    mesh: jax.sharding.Mesh | None = None,
 ) -> tuple[Config, tokenizers.Tokenizer, transformer.Decoder]:
-    """A trained model for evaluation: (its config with the overrides, its tokenizer, the model)."""
+    """A trained model for evaluation: (its config with the overrides, its tokenizer, the model, cut over the mesh)."""
     config = configs.override(read_config(run), overrides)
     step = trained_step(run) if step is None else step
     tokenizer = load_tokenizer(run, config.data.tokenizer)
     vocab = run_folder.vocabulary_size(config, tokenizer)
     build = lambda: transformer.build(config, vocab=vocab, rngs=nnx.Rngs(0))
     graph, tree = transformer.split(nnx.eval_shape(build))
+    if mesh is not None:
+        sharding.check_model(config, mesh)
+        cut = {name: sharding.parameter_shardings(part, mesh) for name, part in tree.items()}
+        of = lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
+        tree = {name: jax.tree.map(of, part, cut[name]) for name, part in tree.items()}
     changes = f" with {' '.join(configs.arguments(overrides))}" if overrides else ""
     restored = _load_model(Path(run), step, tree, changes)
     return config, tokenizer, nnx.merge(graph, restored["params"], restored["frozen"])

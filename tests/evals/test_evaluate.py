@@ -261,7 +261,7 @@ MISTAKES = [
     ("--eval=passkey --lengths=64 --depths=0", "--depths=0"),
     ("--eval=passkey --lengths=64 --depths=many", "--depths"),
     ("--eval=passkey --lengths=64 --memory=nan", "--memory=nan"),
-    ("--eval=passkey --lengths=64 --config.mesh.fsdp=2", "runs on one device; leave it out"),
+    ("--eval=passkey --lengths=64 --config.mesh.tensor=4", "heads=2 must be a multiple of the mesh's tensor=4"),
     ("--eval=passkey --lengths=64 --config.seed=3", "prompts have one of their own, --seed"),
     ("--eval=perplexity --lengths=64 --depths=3", "--depths is no option of --eval=perplexity; known: tokens"),
     ("--eval=ruler --lengths=4096 --tasks=niah_multikey", "did you mean 'niah_multikey_3'"),

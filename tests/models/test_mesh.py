@@ -1,0 +1,121 @@
+"""Models that are read, written with and evaluated on eight devices, against one."""
+
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bam_jax import config as configs
+from bam_jax import evaluate, load
+from bam_jax.config import Config, MeshConfig, ModelConfig
+from bam_jax.models import generate, transformer
+from bam_jax.parallel import sharding
+from bam_jax.system.errors import UserError
+
+SIZES = ModelConfig(layers=2, width=32, heads=4, kv_heads=2, hidden=32, dtype="float32", sinks=True)
+LENGTH = 42
+
+
+def full(*values):
+    return pytest.param(*values, marks=pytest.mark.full)
+
+
+def build(encoding):
+    config = configs.override(Config(context=32, model=SIZES), {"encoding": encoding, "ssmax": "on"})
+    return transformer.build(config, vocab=40, rngs=nnx.Rngs(0))
+
+
+def read(model, tokens):
+    """Logits of whole rows, of chunks through the cache, of texts that share a beginning, and what is written on."""
+    text = np.asarray(tokens[0])
+    reader = generate.TextReader(model, LENGTH, chunk=8, read=3)
+    other = text.copy()
+    other[20] = (other[20] + 1) % 40
+    rows = np.asarray(tokens[:, :30]), np.asarray(tokens[:, :32])
+    whole = [
+        jax.jit(lambda rows: model(rows)[0])(each) for each in rows
+    ]  # of 30 tokens, which four parts do not divide
+    chunks = generate.prefill(model, tokens, chunk=9, read=3, lengths=jnp.asarray([LENGTH, LENGTH - 5]))[0]
+    return (
+        *whole,
+        chunks,
+        *(reader(each) for each in (text, other, text[:31])),
+        generate.greedy(model, tokens[:, :9], 6),
+    )
+
+
+@pytest.mark.parametrize(
+    ("encoding", "mesh"),
+    [
+        ("bam", (1, 1, 2, 4)),
+        full("bam", (2, 1, 1, 4)),
+        full("bam", (1, 2, 2, 2)),
+        full("cable", (1, 1, 2, 4)),
+        full("selective_rope", (1, 1, 1, 8)),
+        full("inkling:window=9/rope", (1, 1, 2, 4)),
+    ],
+)
+def test_a_mesh_reads_and_writes_what_one_device_does(encoding, mesh, rng):
+    model, mesh = build(encoding), sharding.make_mesh(MeshConfig(*mesh))
+    tokens = jnp.asarray(rng.integers(0, 40, (2, LENGTH)), jnp.int32)
+    expected = read(model, tokens)
+    with sharding.active(mesh):
+        found = read(transformer.placed(model, mesh), tokens)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_each_device_has_its_part_of_model_and_cache():
+    mesh = sharding.make_mesh(MeshConfig(1, 1, 2, 4))
+    with sharding.active(mesh):
+        model = transformer.placed(build("cable"), mesh)
+        _, caches = generate.prefill(model, jnp.zeros((1, 1024), jnp.int32), chunk=256)
+    part = lambda x: math.prod(x.sharding.shard_shape(x.shape)) / x.size
+    for cache in caches:
+        assert {part(x) for x in (cache.k, cache.v, *cache.tokens.coordinate, cache.tokens.summary.norm)} == {1 / 8}
+        assert part(cache.tokens.position) == 1 / 4 and cache.length == 256
+    assert part(model.layers.mlp.up.kernel[...]) == 1 / 2
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, write_initial):
+    folder = tmp_path_factory.mktemp("mesh")
+    (folder / "text.txt").write_text("a tale of some length, told again and again. " * 200)
+    data = {"source": str(folder / "text.txt"), "tokenizer": "char"}
+    return write_initial(folder / "run", encoding="bam", model={"heads": 4}, data=data)
+
+
+@pytest.mark.full
+def test_an_evaluation_on_a_mesh_has_the_records_of_one_device(run, command):
+    of_meshes = []
+    for more in ((), ("--config.mesh.tensor=2", "--config.mesh.context=4")):
+        asked = "--eval=passkey,perplexity", "--lengths=16,64", "--depths=2", "--tokens=256", *more
+        assert command(evaluate.main, f"--run={run}", *asked)[0] == 0
+        of_meshes.append([json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()])
+        (run / "results.jsonl").unlink()
+    assert len(of_meshes[0]) == len(of_meshes[1]) == 6
+    for one, many in zip(*of_meshes, strict=True):
+        np.testing.assert_allclose(many["value"], one["value"], rtol=1e-5)
+        assert many["overrides"] == {} and one.keys() == many.keys()
+    one, many = load(run), load(run, overrides={"mesh.tensor": 4})
+    assert many.generate("told", 9, temperature=0) == one.generate("told", 9, temperature=0)
+    np.testing.assert_allclose(many.logits("a tale"), one.logits("a tale"), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "says"),
+    [
+        ({"mesh.tensor": 3}, "config.model.heads=4 must be a multiple of the mesh's tensor=3"),
+        (
+            {"mesh.tensor": 2, "mesh.context": 16},
+            "config.mesh with .*tensor=2, context=16 needs 32 devices, and this CPU is 8",
+        ),
+    ],
+)
+def test_a_mesh_that_does_not_fit_is_one_line(run, mesh, says):
+    with pytest.raises(UserError, match=says):
+        load(run, overrides=mesh)
