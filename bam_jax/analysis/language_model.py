@@ -37,7 +37,7 @@ USUAL = Sampling(temperature=0.8)
 TABLES = 2**31
 """Bytes of attention's tables, at most."""
 CACHE = 2**37
-"""Bytes of keys and values, at most: what the largest device has."""
+"""Bytes of keys and values on a device, at most: what the largest has."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,6 +148,8 @@ class LanguageModel:
         size = self.config.model
         width = size.head_width * (size.kv_heads or size.heads)
         needed = 2 * jnp.dtype(self.decoder.embed.dtype).itemsize * size.layers * width * slots
+        if self.mesh is not None:
+            needed //= self.mesh.shape["tensor"] * self.mesh.shape["context"]
         if needed > CACHE:
             raise UserError(f"{given} need {needed / 2**30:,.0f} GiB for keys and values; give fewer")
 
@@ -215,8 +217,8 @@ def load(
         run: the folder of a run, of converted or of exported weights; or the name of a model that comes with the package,
             "quickstart"; or a model that `python -m bam_jax.convert` reads: a folder as transformers writes it, a .gguf
             file, or "hf:ORGANISATION/NAME" on the Hugging Face hub.
-        overrides: changes at evaluation time, values by dotted names, as in {"encoding_options.window": 64}; those of the mesh
-            cut the model and its caches over devices, as in {"mesh.tensor": 4, "mesh.context": 2}.
+        overrides: changes at evaluation time, values by dotted names, as in {"encoding_options.window": 64}. `mesh.*`
+            shards the model and its caches over devices, as in {"mesh.tensor": 4, "mesh.context": 2}.
         allow: modules of your own that the run's encoding is in.
         step: of another checkpoint.
 

@@ -31,7 +31,7 @@ class Cache:
         tokens: position [#B, S], the bias's coordinate and the kinds, if there are any, and the summary, of the slots that hold
             tokens. A position common to all rows lets attention evaluate a bias of positions once for all of them.
         length: [], slots written.
-        state: what an encoding keeps of the tokens so far, arrays [B, ...]; see `Encoding.turn`. None: nothing.
+        state: the encoding's state after the cached tokens, arrays [B, ...]; see `Encoding.turn`. None: it has none.
     """
 
     k: Float[Array, "B S K D"]

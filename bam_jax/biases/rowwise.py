@@ -1,4 +1,4 @@
-"""Methods that need a whole row of scores at once, which no formula of two coordinates can say: DAPE V2, CoPE, Shaw's.
+"""Methods that need a whole row of scores at once, which a formula of two coordinates cannot express: DAPE V2, CoPE, Shaw's.
 
 They run where rows are at hand: on the backends "reference" and "rows" of attention.
 """

@@ -308,9 +308,9 @@ class Config(ConfigSection):
     ssmax: str = "off"
     """"on": the placement that the authors use with that encoding; "inside" or "outside": the prior's, of its factor;
     "effective": outside, the factor log(N + C) / log C of N keys that a head's prior leaves in play, C the context
-    (`bam_jax.encodings.EffectiveSSMax`). "asentmax" is a sparse 1.5-entmax of scores times a trained factor
-    (`AdaptiveScale`), "entmax" the same without the factor, and "adaptive" a temperature that follows the entropy, for
-    evaluation."""
+    (`bam_jax.encodings.EffectiveSSMax`). "asentmax": 1.5-entmax (sparse) of logits whose scores have a
+    learned factor (`AdaptiveScale`); "entmax": the same without it; "adaptive": an entropy-dependent temperature, for
+    evaluating trained models."""
     log_temperature: float = younger(0.0)
     """alpha of the factor 1 + alpha ln max(n / n0, 1) of a query's scores, n the keys that it sees: Llama 4's, where it is 0.1
     and n0 8,192; 0: none."""

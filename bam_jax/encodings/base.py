@@ -44,7 +44,7 @@ class Dims:
 
 
 class Placed(Protocol):
-    """Where tokens stand.
+    """Positions and documents of tokens.
 
     Args:
         position: [#B, T], index of each token in its row or document; `TOKENS`: no token.
@@ -95,24 +95,24 @@ class Encoding(nnx.Module):
         tokens: Placed,
         before: Any,
     ) -> tuple[Float[Array, "B T H W"], Float[Array, "B T K W"], Any]:
-        """Queries and keys as attention compares them (RoPE turns them by their positions), and the state after these tokens.
+        """Queries and keys as attention compares them (RoPE rotates them by their positions), and the state after these tokens.
 
-        Both may become wider or narrower together. The scale of their products stays that of D.
+        The width of both may change together. Logits are still scaled by 1 / sqrt(D).
 
         Args:
             x: the layer's normalised input, the same that q, k and v are made of.
             tokens: their positions and documents. Where the row is padded (position = `TOKENS`) the state must not change.
             before: the state after the tokens before these, see `initial_state`. An encoding without one returns it.
 
-        Rows of q that attention does not need, at the front of a text that is read for its last tokens, are 0: make a state
-        of x and k.
+        If only the logits of the last tokens are needed, earlier rows of q are zero. Compute the state from x and k, never
+        from q.
         """
         return q, k, before
 
     def initial_state(self, batch: int) -> Any:
         """The state of `turn` before the first token of `batch` rows: arrays [B, ...]; None: there is none.
 
-        While decoding it goes from token to token in the cache.
+        During decoding, the cache carries it.
         """
         return None
 

@@ -177,7 +177,9 @@ def _try_turn(encoding: Encoding, dims: Dims) -> None:
         raise UserError(f"{name}.turn must return queries, keys and the state, and returns {of(made)}; mend that file")
     q, k, after = made
     if of(after) != of(before):
-        raise UserError(f"{name}.turn makes a state {of(after)} of one {of(before)}; mend that file")
+        raise UserError(
+            f"{name}.turn must return a state shaped like before, {of(before)}, and returns {of(after)}; mend that file"
+        )
     if not (q.shape == k.shape and q.shape[:3] == side.shape[:3] and len(q.shape) == 4):
         raise UserError(
             f"{name}.turn must make queries and keys of one width of {list(side.shape)}, and makes {list(q.shape)} and "

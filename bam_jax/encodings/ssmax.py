@@ -65,7 +65,7 @@ class AdaptiveScale(nnx.Module):
     n_i are the visible keys of query i, itself included. Weights start as normal with a standard deviation of 0.02, b and c as 0.
 
     Source: Vasylenko et al. 2026 (arXiv 2506.16640), section 3, and the authors' code for n + 1, the factor 2 and the start.
-    There only heads without positions have it, here all.
+    The authors use it only in heads without positions; here every head has it.
     """
 
     def __init__(self, heads: int, width: int, *, rngs: nnx.Rngs):
@@ -81,7 +81,7 @@ class AdaptiveScale(nnx.Module):
 
 
 def sharpened(rowwise: Rowwise | None, ssmax: str | None) -> Rowwise | None:
-    """What is made of whole rows of logits under a setting of Scalable Softmax."""
+    """Wrap a row-wise method in the softmax variant that `ssmax` selects."""
     wrap = {"entmax": Entmax, "asentmax": Entmax, "adaptive": AdaptiveTemperature}.get(ssmax or "")
     return rowwise if wrap is None else wrap(rowwise)
 

@@ -27,8 +27,8 @@ class PoPE(Encoding):
     Options: base.
 
     Source: Gopalakrishnan et al. 2025 (arXiv 2509.10534), section 3, equations 3 to 8. The paper prints rates without the
-    minus and does not give the scale; both are those of public implementations. delta is here added on the side of queries,
-    where every head has its own even if several share a key.
+    minus and does not give the scale; both follow public implementations. We apply delta to queries, so each head has its own
+    even under grouped-query attention.
     """
 
     extrapolates = "yes"
@@ -56,9 +56,9 @@ class XPos(RoPE):
         (x_n, x_{n + D/2}) turned by t * rate_n, rate_n = base ** (-2 n / D)
         q_n times zeta_n ** (t / scale_base), k_n divided by it, zeta_n = (2 n / D + 0.4) / 1.4
 
-    The product of a query and a key is multiplied by zeta_n to the power of their distance over scale_base. t counts from the
-    middle of the training context in the powers, which end 16,384 tokens from there, before float32 overflows: products of
-    tokens that are both beyond do not decay. For decoders.
+    The product of a query and a key decays by zeta_n to the power of their distance over scale_base. In the exponents, t is
+    relative to the middle of the training context and clipped to +-16,384 to avoid float32 overflow. If both tokens lie beyond
+    the same limit, their product does not decay. For decoders.
 
     Options: scale_base in tokens (512); base as in RoPE.
 
@@ -90,7 +90,7 @@ class SelectiveRoPE(Encoding):
     """Selective RoPE: each pair turns by an angle that depends on the text, summed along it.
 
         (x_n, x_{n + D/2}) turned by sum_{u <= t} rate_n * g_u * phi_un, rate_n = base ** (-2 n / D)
-        phi = conv(x' W1 W2), g = sigmoid(x' w + b), x' = x, normalised in one part for each head
+        phi = conv(x' W1 W2), g = sigmoid(x' w + b), x' = x, split into heads, each part normalised to unit length
 
     conv is causal and depthwise, 4 tokens wide, and does not reach into another document. W1 has `rank` outputs. All weights
     start as normal with a standard deviation of 0.02, so at first hardly anything turns, as in NoPE.

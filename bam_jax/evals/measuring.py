@@ -67,8 +67,8 @@ def evaluate(
     with those that were missing, so that the mean of a cell's records (`Evaluation.mean`) is the cell's value. Where patience
     ends an evaluation, a record of `STOPPED` names the skipped lengths; an evaluation without patience measures them.
 
-    Among the evaluation's overrides those of `mesh` cut the model and its caches over devices (`sharding.take_mesh`); records
-    are those of one device.
+    Overrides `mesh.*` shard the model and its caches over devices (`sharding.take_mesh`). Records do not depend on the mesh, up
+    to rounding.
     """
     resources.keep_freed_memory()
     run, name = bundled.find(run), evaluation.name

@@ -3,8 +3,8 @@
 Without a mesh each of these is the operation itself.
 
 A cache is cut along its slots. Each device keeps its part of every piece of text that is read, in slots of its own from the
-front, so that writing moves nothing; positions say where a slot's token stands. Its `length` is the number of slots that each
-device has written. Queries then come to the keys: they are fewer.
+front, so that writing moves nothing; `position` holds each slot's token index. `length` is the number of slots that each
+device has written. Queries are then broadcast to the keys, because there are fewer of them.
 """
 
 import dataclasses

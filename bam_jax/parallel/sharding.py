@@ -161,7 +161,7 @@ def take_mesh(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], Mesh | None
 
 
 def active(mesh: Mesh | None) -> contextlib.AbstractContextManager:
-    """What is computed inside is cut over the mesh; None: over nothing."""
+    """A context in which computation is sharded over the mesh; None: no sharding."""
     return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
 
 

@@ -110,7 +110,10 @@ class Turned(Encoding):
             "q, k",
             r"Turned.turn must return queries, keys and the state, and returns \('float32 \[1, 3, 4, 8\]', .*; mend",
         ),
-        ("q, k, x", r"Turned.turn makes a state float32 \[1, 3, 32\] of one None; mend that file"),
+        (
+            "q, k, x",
+            r"Turned.turn must return a state shaped like before, None, and returns float32 \[1, 3, 32\]; mend",
+        ),
         (
             "q, k[..., 2:], before",
             r"queries and keys of one width of \[1, 3, 4, 8\], and makes .* and \[1, 3, 4, 6\]; mend",
