@@ -22,7 +22,7 @@ from bam_jax.config import Config
 from bam_jax.convert import hub
 from bam_jax.convert.runs import is_source, open_source
 from bam_jax.data.tokenizers import Tokenizer
-from bam_jax.models import generate, transformer
+from bam_jax.models import generate, per_device, transformer
 from bam_jax.models.counts import parameter_count
 from bam_jax.models.sampling import Sampling, whole_number
 from bam_jax.models.transformer import Decoder
@@ -172,7 +172,8 @@ class LanguageModel:
 
     def _logits(self, ids: Int[np.ndarray, " T"]) -> Float[np.ndarray, "T V"]:
         if self.config.model.causal and len(ids) > CHUNK:
-            pieces = generate.read_in_chunks(self.decoder, jnp.asarray(ids)[None], chunk=CHUNK, read=CHUNK)
+            chunk = CHUNK // per_device.text_parts() * per_device.text_parts()  # all rows of a chunk are wanted
+            pieces = generate.read_in_chunks(self.decoder, jnp.asarray(ids)[None], chunk=chunk, read=chunk)
             rows = np.concatenate([np.asarray(logits[0]) for logits, _ in pieces])
         else:
             pad = -len(ids) % generate.SLOTS

@@ -48,6 +48,9 @@ class OpenRun:
 
 def open_run(run: str | os.PathLike, *, overrides: Mapping[str, Any] = {}, allow: Collection[str] = ()) -> OpenRun:
     """Opens a run for an analysis."""
+    for name, value in overrides.items():
+        if name.startswith("mesh."):
+            raise UserError(f"{configs.arguments({name: value})[0]}: an analysis runs on one device; leave it out")
     path = bundled.find(run)
     digest = configs.digest(run_folder.read_config(path))
     step = run_folder.trained_step(path)  # once: a training may save another in the meantime

@@ -87,6 +87,7 @@ class Cache:
         if k.shape[2:] != self.k.shape[2:] or v.shape[2:] != self.v.shape[2:]:
             room = f"{self.k.shape}" if self.k.shape == self.v.shape else f"{self.k.shape}, {self.v.shape}"
             raise ValueError(f"a cache {room} does not hold keys {k.shape} with values {v.shape}")
+        self._check_state(state)
         write = lambda room, x, axis: jax.lax.dynamic_update_slice_in_dim(
             room, jnp.broadcast_to(x, (room.shape[0], *x.shape[1:])).astype(room.dtype), self.length, axis
         )
@@ -125,8 +126,7 @@ class Cache:
     @_compiled
     def rewound(self, length: Int[Array, ""] | int, state: Any = None) -> "Cache":
         """The cache as it was when it held `length` tokens; it holds at least as many. `state` is what it was then."""
-        if (state is None) != (self.state is None):
-            raise ValueError("a cache whose encoding keeps a state is rewound to a state of that kind; give state=")
+        self._check_state(state)
         kept = jnp.arange(self.tokens.position.shape[1]) < length
         position = jnp.where(kept, self.tokens.position, EMPTY)
         summary = self.tokens.summary
@@ -138,6 +138,12 @@ class Cache:
             summary = dataclasses.replace(anew, norm=jnp.where(gone, 0, summary.norm))
         tokens = dataclasses.replace(self.tokens, position=position, summary=summary)
         return dataclasses.replace(self, tokens=tokens, length=jnp.asarray(length, jnp.int32), state=state)
+
+    def _check_state(self, state: Any) -> None:
+        if (state is None) != (self.state is None):
+            raise ValueError(
+                "a cache has the state of its encoding after its last token, if there is one; give it as state="
+            )
 
     def last_coordinate(self) -> Coordinate:
         """The coordinate of the token written last, [B, #H, 1]; zero in an empty cache. Running sums go on from it."""

@@ -13,7 +13,7 @@ from bam_jax.attention.logits.dropout import Dropout
 from bam_jax.attention.logits.mask import Mask
 from bam_jax.attention.logits.scoring import Scoring
 from bam_jax.attention.logits.tokens import Tokens
-from bam_jax.biases import Bias, Relative
+from bam_jax.biases import Bias, Entmax, Relative
 from bam_jax.biases.base import compares_pairs, trial
 
 _DTYPES = ("bfloat16", "float16", "float32", "float64")
@@ -130,6 +130,12 @@ def _check_numbers(scoring: Scoring) -> None:
     for name in ("temperature", "rowwise", "sink_logits"):
         for leaf in jax.tree.leaves(getattr(scoring, name)):
             _check_floats(f"scoring.{name}", leaf, "jnp.float32")
+    if isinstance(scoring.rowwise, Entmax):
+        for name in ("temperature", "sink_logits"):
+            if getattr(scoring, name) is not None:
+                raise ValueError(
+                    f"Entmax makes weights, not logits that scoring.{name} could change; scale the queries"
+                )
     if scoring.scale is not None and not is_finite(scoring.scale):
         raise ValueError(f"scoring.scale is None or a finite number of Python's, got {scoring.scale!r}")
     if scoring.soft_cap is not None and not (is_finite(scoring.soft_cap) and scoring.soft_cap > 0):

@@ -32,7 +32,7 @@ from bam_jax.biases.prior import (
     t5_starts,
 )
 from bam_jax.biases.rowwise import DAPE, CoPE, RelativeKeys, Rows, Rowwise
-from bam_jax.biases.sharpened import AdaptiveTemperature, Entmax
+from bam_jax.biases.sharpened import AdaptiveTemperature, Entmax, Sharpened
 
 __all__ = [
     "CABLE",
@@ -60,6 +60,7 @@ __all__ = [
     "Rows",
     "Rowwise",
     "Sandwich",
+    "Sharpened",
     "StudentT",
     "T5Distance",
     "Uniform",

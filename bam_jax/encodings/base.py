@@ -101,7 +101,8 @@ class Encoding(nnx.Module):
 
         Args:
             x: the layer's normalised input, the same that q, k and v are made of.
-            tokens: their positions and documents. Where the row is padded (position = `TOKENS`) the state must not change.
+            tokens: their positions and documents. Padding stands in front of a text (position = `TOKENS`), and must not change
+                the state.
             before: the state after the tokens before these, see `initial_state`. An encoding without one returns it.
 
         If only the logits of the last tokens are needed, earlier rows of q are zero. Compute the state from x and k, never

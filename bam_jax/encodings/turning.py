@@ -1,5 +1,6 @@
 """Encodings that change queries and keys by more than an angle of their positions: PoPE, xPos, Selective RoPE."""
 
+import functools
 import math
 from typing import Any
 
@@ -46,8 +47,26 @@ class PoPE(Encoding):
             magnitude = jax.nn.softplus(side.astype(jnp.promote_types(side.dtype, jnp.float32)))
             return jnp.concatenate([magnitude * jnp.cos(angle), magnitude * jnp.sin(angle)], -1).astype(side.dtype)
 
-        delta = jnp.clip(self.delta[...], -2 * math.pi, 0)
+        delta = _held(self.delta[...], -2 * math.pi, 0.0)
         return polar(q, angle - delta), polar(k, angle), before
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _held(x: Array, low: float, high: float) -> Array:
+    """x within limits. Beyond a limit, a gradient that leads back in passes: else a parameter that starts there could be lost."""
+    return jnp.clip(x, low, high)
+
+
+def _held_forward(x: Array, low: float, high: float) -> tuple[Array, Array]:
+    return _held(x, low, high), x
+
+
+def _held_backward(low: float, high: float, x: Array, gradient: Array) -> tuple[Array]:
+    lost = (x > high) & (gradient < 0) | (x < low) & (gradient > 0)
+    return (jnp.where(lost, 0, gradient),)
+
+
+_held.defvjp(_held_forward, _held_backward)
 
 
 class XPos(RoPE):
@@ -127,7 +146,7 @@ class SelectiveRoPE(Encoding):
         seen, total = before
         batch, length, width = x.shape
         parts = x.astype(jnp.promote_types(x.dtype, jnp.float32)).reshape(batch, length, self.heads, -1)
-        parts = parts / jnp.maximum(jnp.linalg.norm(parts, axis=-1, keepdims=True), 1e-6)
+        parts = parts * jax.lax.rsqrt(jnp.maximum(jnp.square(parts).sum(-1, keepdims=True), 1e-12))
         unit = parts.reshape(batch, length, width)
         filled = (tokens.position < TOKENS)[..., None]
 

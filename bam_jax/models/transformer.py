@@ -285,7 +285,11 @@ class Decoder(nnx.Module):
         return sharding.shard_activations(x if norm is None else norm(x)), infos
 
     def caches(self, batch: int, slots: int, *, common_positions: bool = True) -> Caches:
-        """Empty caches for at least `slots` tokens in each of `batch` rows, whose positions are the same or each row's own."""
+        """Empty caches for at least `slots` tokens in each of `batch` rows, whose positions are the same or each row's own.
+
+        On a mesh whose context cuts texts, a piece takes as many slots as the next multiple of that, so a single token takes
+        one on each device.
+        """
         parts = per_device.text_parts()
         if parts > 1:  # whole blocks on each device
             slots = parts * BLOCK * -(-slots // (parts * BLOCK))

@@ -8,7 +8,8 @@ from jaxtyping import Array, Bool, Float
 
 from bam_jax.attention.logits.mask import visible
 from bam_jax.attention.logits.scoring import Scoring, bias_table
-from bam_jax.biases import Rows
+from bam_jax.biases import Rows, Sharpened
+from bam_jax.system.errors import UserError
 
 
 class Logits(NamedTuple):
@@ -34,7 +35,15 @@ def logits(q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], scoring: Scor
         q, k, scoring: as `bam_jax.attention.attention` takes them. Under Scalable Softmax with the prior inside its factor,
             the factor is part of the prior (the gamma of appendix K.1). The scoring's `sink_logits`, which are no key's, are
             left out: a sink takes the same share of all weights of a row.
+
+    Raises:
+        UserError: under a sparse or adaptive softmax weights are no product of content and position.
     """
+    if isinstance(scoring.rowwise, Sharpened):
+        kind = type(scoring.rowwise).__name__
+        raise UserError(
+            f"the weights of {kind} are no product of content and position; give a model with config.ssmax=off"
+        )
     keys = jnp.repeat(k, q.shape[2] // k.shape[2], axis=2)
     dtype = jnp.promote_types(q.dtype, jnp.float32)
     products = jnp.einsum("bthd,bshd->bhts", q, keys, preferred_element_type=dtype)

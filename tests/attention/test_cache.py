@@ -107,10 +107,9 @@ def test_a_cache_keeps_a_state_and_values_of_their_own_width(row):
     assert (cache.k.shape, cache.v.shape) == ((B, 9, K, D), (B, 9, K, 3))
     assert cache.state[0].sum() == 5 * 2 * B
     assert not cache.rewound(1, state).state[0].any()
-    with pytest.raises(
-        ValueError, match="whose encoding keeps a state is rewound to a state of that kind; give state="
-    ):
-        cache.rewound(1)
+    for change in (lambda: cache.rewound(1), lambda: cache.append(k, v[..., :3], tokens)):
+        with pytest.raises(ValueError, match="a cache has the state of its encoding .*; give it as state="):
+            change()
     with pytest.raises(ValueError, match=r"a cache \(2, 9, 2, 4\), \(2, 9, 2, 3\) does not hold"):
         cache.append(k, v, tokens, state)
 

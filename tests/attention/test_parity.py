@@ -194,7 +194,7 @@ OF_ROWS = [
     Case("rows", "bfloat16", "uniform", "window", 4, True, 0, "ragged", "position", "cope"),
     Case("rows", "float64", "cable", "window", 2, True, B, "cached", "each", "dape", sinks=True, dropout=0.4),
     Case("rows", "float64", "uniform", "window", 2, True, B, "padded", "position", "shaw"),
-    Case("rows", "float64", "ggd", "causal", 2, False, 1, "ragged", "each", "entmax"),
+    Case("rows", "float64", "ggd", "causal", 2, False, 0, "ragged", "each", "entmax"),
     Case("rows", "float64", "alibi", "bidirectional", 1, True, 0, "cached", "position", "adaptive"),
 ]
 
@@ -584,6 +584,6 @@ def test_every_bias_and_everything_rowwise_is_compared():
     draw = lambda low, high, *shape: np.zeros(shape)
     made = {type(BIASES[case.bias](draw)) for case in CASES if case.backend == "chunked"}
     made |= {type(ROWWISE[case.rowwise](draw, True)) for case in OF_ROWS if case.rowwise}
-    kinds = biases.Bias, biases.Rowwise, biases.Monotone, biases.Relative
+    kinds = biases.Bias, biases.Rowwise, biases.Monotone, biases.Relative, biases.Sharpened
     public = {x for x in map(biases.__dict__.get, biases.__all__) if isinstance(x, type) and issubclass(x, kinds)}
     assert made == public - {*kinds}

@@ -68,6 +68,20 @@ def test_pope_is_magnitudes_and_phases(row):
     assert {x.dtype.name for x in made.turn(*half, x, TOKENS, None)[:2]} == {"bfloat16"}
 
 
+def test_phases_of_pope_come_back_within_their_limits(row):
+    q, k, x = row
+    made = spec("pope").build(DIMS, nnx.Rngs(0))
+    graph, state = nnx.split(made)
+    loss = lambda state, sign: sign * nnx.merge(graph, state).turn(q, k, x, TOKENS, None)[0].sum()
+    slopes = {}
+    for start in (-7.0, -1.0, 0.0, 0.5):
+        moved = jax.tree.map(lambda x, start=start: jnp.full_like(x, start), state)
+        slopes[start] = [np.asarray(jax.grad(loss)(moved, sign)["delta"][...]) for sign in (1, -1)]
+    for start, (up, down) in slopes.items():
+        np.testing.assert_array_equal((up == 0) | (down == 0), np.full(up.shape, start in (-7.0, 0.5)))
+    assert (slopes[0.5][0] >= 0).all() and (slopes[-7.0][0] <= 0).all()
+
+
 def test_xpos_decays_with_the_distance(row):
     q, k, x = row
     far = 300 * np.arange(T)
@@ -121,6 +135,13 @@ def test_selective_rope_turns_by_what_the_text_says(packed, row):
     turned = [as_pairs(side) * np.exp(1j * angle) for side in (q, np.repeat(k, 2, axis=2))]
     expected = np.einsum("bthn,bshn->bhts", turned[0], turned[1].conj()).real
     np.testing.assert_allclose(scores(made, q, k, x, tokens), expected, atol=1e-4)
+
+
+def test_selective_rope_has_finite_gradients_of_rows_of_zeros(row):
+    q, k, x = row
+    made = build("selective_rope")
+    loss = lambda x: (made.turn(q, k, x, TOKENS, made.initial_state(B))[0] ** 2).sum()
+    assert jnp.isfinite(jax.grad(loss)(x.at[:, 3, :6].set(0))).all()
 
 
 def test_selective_rope_goes_on_from_its_state_behind_pads(row):

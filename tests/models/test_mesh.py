@@ -11,6 +11,7 @@ from flax import nnx
 
 from bam_jax import config as configs
 from bam_jax import evaluate, load
+from bam_jax.analysis import language_model
 from bam_jax.config import Config, MeshConfig, ModelConfig
 from bam_jax.models import generate, transformer
 from bam_jax.parallel import sharding
@@ -26,7 +27,10 @@ def full(*values):
 
 def build(encoding):
     config = configs.override(Config(context=32, model=SIZES), {"encoding": encoding, "ssmax": "on"})
-    return transformer.build(config, vocab=40, rngs=nnx.Rngs(0))
+    model = transformer.build(config, vocab=40, rngs=nnx.Rngs(0))
+    graph, state = nnx.split(model)
+    draw = np.random.default_rng(1).normal
+    return nnx.merge(graph, jax.tree.map(lambda x: x + jnp.asarray(draw(0, 0.1, x.shape), x.dtype), state))
 
 
 def read(model, tokens):
@@ -52,7 +56,8 @@ def read(model, tokens):
     ("encoding", "mesh"),
     [
         ("bam", (1, 1, 2, 4)),
-        full("bam", (2, 1, 1, 4)),
+        full("bam", (2, 1, 1, 3)),
+        full("pope", (3, 1, 2, 1)),
         full("bam", (1, 2, 2, 2)),
         full("cable", (1, 1, 2, 4)),
         full("selective_rope", (1, 1, 1, 8)),
@@ -90,7 +95,7 @@ def run(tmp_path_factory, write_initial):
 
 
 @pytest.mark.full
-def test_an_evaluation_on_a_mesh_has_the_records_of_one_device(run, command):
+def test_an_evaluation_on_a_mesh_has_the_records_of_one_device(run, command, monkeypatch):
     of_meshes = []
     for more in ((), ("--config.mesh.tensor=2", "--config.mesh.context=4")):
         asked = "--eval=passkey,perplexity", "--lengths=16,64", "--depths=2", "--tokens=256", *more
@@ -101,9 +106,14 @@ def test_an_evaluation_on_a_mesh_has_the_records_of_one_device(run, command):
     for one, many in zip(*of_meshes, strict=True):
         np.testing.assert_allclose(many["value"], one["value"], rtol=1e-5)
         assert many["overrides"] == {} and one.keys() == many.keys()
-    one, many = load(run), load(run, overrides={"mesh.tensor": 4})
-    assert many.generate("told", 9, temperature=0) == one.generate("told", 9, temperature=0)
-    np.testing.assert_allclose(many.logits("a tale"), one.logits("a tale"), atol=1e-5)
+    monkeypatch.setattr(language_model, "CHUNK", 8)
+    one, text = load(run), "a tale of some length"
+    for mesh in ({"mesh.tensor": 4}, {"mesh.context": 3}):  # of which 3 does not divide a chunk
+        many = load(run, overrides=mesh)
+        assert many.generate(text, 9, temperature=0) == one.generate(text, 9, temperature=0)
+        np.testing.assert_allclose(many.logits(text), one.logits(text), atol=1e-5)
+    whole, cut = (x.attention(text)[0].joint for x in (one, many))
+    np.testing.assert_allclose(cut, whole, atol=1e-5)
 
 
 @pytest.mark.parametrize(

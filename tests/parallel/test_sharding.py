@@ -180,6 +180,7 @@ def test_meshes_that_do_not_fit(platform, second, stated, says):
         ("mesh.data=8 optimizer.accumulate=8", "the 4 rows .* = 8; set .*accumulate=4"),
         ("mesh.data=8 batch=12", "the 12 rows .* config.batch to a multiple"),
         ("mesh.context=2 encoding=cope", "CoPE needs whole rows of logits, .*mesh.context=1"),
+        ("mesh.context=2 encoding=nape ssmax=entmax", "Entmax needs whole rows of logits, .*mesh.context=1"),
         ("mesh.tensor=2 encoding=dape_kerple", "DAPE needs the logits of all .*mesh.tensor=1"),
     ],
 )
