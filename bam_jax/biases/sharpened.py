@@ -1,4 +1,4 @@
-"""Rows of logits made sharper than a softmax leaves them: 1.5-entmax, and a temperature that follows the row's entropy."""
+"""Sharper alternatives to the softmax of a row: 1.5-entmax, and a temperature that depends on the row's entropy."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ _HALVINGS = 24  # of an interval of 1 nat: to a unit in the last place of float3
 
 
 class Sharpened(Rowwise):
-    """A function of the rows that another one makes; None: of scores + bias."""
+    """A function of the logits of another row-wise method, `inner`; None: of scores + bias."""
 
     inner: Rowwise | None
 
@@ -71,13 +71,13 @@ def _threshold_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 @bias
 class AdaptiveTemperature(Sharpened):
-    """Rows whose softmax has a high entropy are multiplied by a number above 1.
+    """Multiplies a row by a number of at least 1 that depends on the entropy of its softmax.
 
         logits = beta(H) * z,   H = the entropy of softmax(z) in nats
         beta(H) = max(-0.037 H^4 + 0.481 H^3 - 2.3 H^2 + 4.917 H - 1.791, 1) where H > 0.5, and 1 elsewhere
 
-    The polynomial was fitted to one small task. It is above 1 for H between 0.85 and 5.95 alone, so that rows that are spread
-    evenly over more than some 380 keys stay as they are.
+    The polynomial is above 1 only for H between 0.85 and 5.95. Rows that are spread evenly over more than about 380 keys
+    therefore stay as they are.
 
     Source: Velickovic et al. 2024 (arXiv 2410.01104), section 5, for trained models.
     """

@@ -32,7 +32,7 @@ def angle_sum(
 ) -> tuple[Float[Array, "B T N"], UInt32[Array, "B N"]]:
     """Steps in turns summed up along a text: angles in radians from -pi to pi, and the last sum in units of 2^-32 turns.
 
-    Sums of integers drop whole turns and round nothing, so that an angle far into a text is as exact as one at its start.
+    Sums of integers drop whole turns without rounding, so angles far into a text are as exact as those at its start.
     """
     total = _turns_so_far(jax.lax.stop_gradient(step), before)
     exact = total.astype(jnp.int32).astype(step.dtype) * (2 * math.pi / 2**32)

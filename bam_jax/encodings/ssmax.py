@@ -58,7 +58,7 @@ class EffectiveSSMax(SSMax):
 
 
 class AdaptiveScale(nnx.Module):
-    """The factor of ASEntmax: it grows with a power of log n, and each token chooses slope and power.
+    """The factor of ASEntmax: it grows with a power of log n. Slope and power are learned functions of the token.
 
         factor[h, i] = 1 + softplus(x_i w_h + b_h) * log(n_i + 1) ** (2 tanh(x_i u_h + c_h))
 

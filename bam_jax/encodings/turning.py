@@ -23,7 +23,8 @@ class PoPE(Encoding):
         rate_c = base ** (-c / D), c = 0 ... D - 1, -2 pi <= delta_c <= 0
 
     Keys become 2 D wide, a real and an imaginary part for each component, and values stay D wide. delta is trained for each
-    head and starts at 0, which the paper finds important for longer texts.
+    head and starts at 0, which the paper finds important for longer texts. A parameter beyond the limits is clipped, and moves
+    only back towards them (ours).
 
     Options: base.
 

@@ -118,6 +118,7 @@ MISTAKES = [
     ("--ablate=64 --keys=64", "--ablate has lengths of its own"),
     ("--ablate=64 --tokens=63", "--tokens=63 must be as many as the longest length has, 64, or more"),
     ("--ablate=64,0", "--ablate=0,64 counts tokens: give 1 or more"),
+    ("--config.mesh.tensor=2", "--config.mesh.tensor=2: an analysis runs on one device; leave it out"),
 ]
 
 

@@ -260,6 +260,11 @@ MISTAKES = [  # operands that are functions of the right ones, arguments of `att
     ({"temperature": np.ones((3, H, T))}, r"temperature.*\(3, 3, 12\).*\[#B, H, T\]"),
     ({"sink_logits": ONES[:2]}, r"scoring.sink_logits \(2,\) is not \[H\]"),
     ({"rowwise": biases.CoPE(np.ones((4, D), int))}, "scoring.rowwise must hold floats, not int"),
+    ({"rowwise": biases.Entmax(None), "sink_logits": ONES}, "Entmax makes weights, .* scoring.sink_logits"),
+    (
+        {"rowwise": biases.Entmax(None), "temperature": np.ones((1, 1, T))},
+        "Entmax makes weights, .* scoring.temperature",
+    ),
     ({"scale": float("nan")}, "scoring.scale is None or a finite number"),
     ({"scale": True}, "scoring.scale is None or a finite number"),
     ({"soft_cap": 0.0}, "scoring.soft_cap is None or a number of Python's above 0, got 0.0"),

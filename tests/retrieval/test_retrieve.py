@@ -69,6 +69,17 @@ def test_a_table_and_run_files_come_of_a_run(encoder_run, retrieval_files, asked
     assert {path: path.read_bytes() for path in out.rglob("*.*")} == before
 
 
+@pytest.mark.full
+def test_a_mesh_ranks_as_one_device(encoder_run, retrieval_files, tmp_path, command):
+    scores = []
+    for name, mesh in (("one", {}), ("mesh", {"data": 2, "tensor": 2, "context": 2})):
+        line = options(encoder_run, retrieval_files, tmp_path / name, scorers="encoder")
+        assert not command(*line, *(f"--config.mesh.{axis}={size}" for axis, size in mesh.items()))[0]
+        rows = [row.split() for row in (tmp_path / name / "encoder-48.run").read_text().splitlines()]
+        scores.append({(query, document): float(score) for query, _, document, _, score, _ in rows})
+    assert len(scores[0]) == 30 and scores[1] == pytest.approx(scores[0], abs=1e-4)
+
+
 def test_results_that_are_not_ranked_anew_stay(asked, tmp_path, command):
     assert not command(*asked(scorers="tokens", lengths=16))[0]
     path = tmp_path / "out" / "metrics.json"

@@ -9,6 +9,7 @@ import pytest
 from bam_jax import biases, theory
 from bam_jax.attention import Mask, Scoring, Tokens, attention
 from bam_jax.biases import ALiBi, GeneralisedGaussian
+from bam_jax.system.errors import UserError
 
 DRAWS = 1000
 KEYS = 24
@@ -76,6 +77,12 @@ def test_the_prior_of_any_bias_is_attention_to_keys_of_equal_content(rng, name):
             expected = np.zeros(6)
             expected[seen] = weights(scale * value[0, head, query, seen])
             np.testing.assert_allclose(found[0, head, query], expected, atol=1e-12)
+
+
+def test_weights_of_a_sparse_softmax_are_no_product(rng):
+    x, tokens = jnp.ones((1, 3, 2, 4)), Tokens(jnp.arange(3)[None])
+    with pytest.raises(UserError, match="the weights of Entmax are no product of content and position"):
+        theory.logits(x, x, Scoring(biases.Uniform(), tokens, tokens, rowwise=biases.Entmax(None)))
 
 
 @pytest.mark.parametrize(("factor", "rowwise"), [(False, False), (True, False), (True, True)])
