@@ -87,6 +87,24 @@ def test_one_query_is_nan_where_what_it_sees_is(backend, far, case):
         np.testing.assert_array_equal(np.isnan(run(q[:, -1:], k.at[1, slot, 1, 2].set(jnp.nan), v)), sees)
 
 
+@pytest.mark.parametrize("length", [1, 600])
+@pytest.mark.parametrize("where", ["k", "v", "coordinate"])
+def test_a_far_nan_of_a_long_row_is_seen(where, length, rng):
+    """XLA's CPU backend loses NaN in the maximum of many numbers, and with it would be lost that a block is needed."""
+    q, k, v = normals(rng, (1, length, 2, 8), (1, 2000, 2, 8), (1, 2000, 2, 8))
+    coordinate = jnp.arange(2000.0)[None, None]
+    if where == "coordinate":
+        coordinate = coordinate.at[..., 7].set(jnp.nan)
+    if where == "k":
+        k = k.at[0, 7, :, 3].set(jnp.nan)
+    if where == "v":
+        v = v.at[0, 7, :, 3].set(jnp.nan)
+    position = jnp.arange(2000)[None]
+    queries = Tokens(position[:, -length:], coordinate=jnp.arange(2000.0)[None, None, -length:])
+    scoring = Scoring(biases.ALiBi(jnp.full(2, 5.0)), queries, Tokens(position, coordinate=coordinate))
+    assert np.isnan(attention(q, k, v, scoring, backend="chunked", tiling=Tiling(block_k=128))).all()
+
+
 @pytest.mark.parametrize("backend", ["chunked", full("pallas_tpu")])
 def test_a_gradient_is_nan_where_what_it_is_made_of_is(backend, case):
     def loss(q, k, v, scoring, weights):

@@ -1,4 +1,7 @@
-"""The extents of blocks of queries and of keys: what bounds the logits of a tile without a look at its pairs."""
+"""The extents of blocks of queries and of keys: what bounds the logits of a tile without a look at its pairs.
+
+What is not a number becomes an infinity here, which every bound keeps: on CPUs, XLA's maximum of many numbers loses NaN.
+"""
 
 import dataclasses
 import functools
@@ -129,11 +132,10 @@ def norms(x: Float[Array, "... D"], dtype: jnp.dtype) -> Float[Array, "..."]:
 
 
 def key_norms(k: Float[Array, "B S K D"], v: Float[Array, "B S K D"] | None, dtype: jnp.dtype) -> Float[Array, "B S K"]:
-    """At least the norms of keys; NaN where a value is not finite, since NaN proves nothing."""
+    """At least the norms of keys; infinite where a key or its value is not finite, which proves nothing."""
     norm = norms(k, dtype)
-    if v is not None:
-        norm = jnp.where(jnp.isfinite(jnp.abs(v).max(-1)), norm, jnp.nan)
-    return norm
+    known = jnp.isfinite(norm) if v is None else jnp.isfinite(norm) & jnp.isfinite(v).all(-1)
+    return jnp.where(known, norm, jnp.inf)
 
 
 def summarize(tokens: Tokens, norm: Float[Array, "B T H"], block: int) -> Summary:
@@ -143,6 +145,7 @@ def summarize(tokens: Tokens, norm: Float[Array, "B T H"], block: int) -> Summar
     last = jnp.where(position < EMPTY, position, -1).max(2)
 
     def extreme(pick: Callable, neutral: float, x: Array) -> Array:
+        x = jnp.where(jnp.isnan(x), -neutral, x)
         return pick(_cut(jnp.where(filled, x, neutral), block), 3)
 
     lowest = jax.tree.map(functools.partial(extreme, jnp.min, jnp.inf), tokens.coordinate)
@@ -182,7 +185,7 @@ def _by_extremes(smallest: Callable, largest: Callable, first: Summary, *others:
 def _extents(summary: Summary, tokens: Tokens, scoring: Scoring, dtype: jnp.dtype, heads: int) -> Extents:
     """The extents in all rows of the batch, of blocks that are padded to whole ones."""
     first, last = summary.first.min(0), summary.last.max(0)
-    # A block without tokens has infinities, whose differences are NaN. A token's own NaN stays: no bound leaves it out.
+    # A block without tokens has infinities, whose differences are NaN. Those of a token's own NaN stay: no bound leaves it out.
     shown = lambda x: jnp.where(last >= 0, x, 0)
     if tokens.coordinate is None:
         start = origin(scoring).min()

@@ -37,8 +37,8 @@ class Summary:
     # the same of the coordinate, [#B, #H, M] or a tuple of such, infinities without tokens; None: positions
     lowest: Coordinate
     highest: Coordinate
-    # [B, K, M], at least the norm of every key. It is not finite where a key is not, and NaN where a value is
-    # not: a block of which nothing is known is never left out
+    # [B, K, M], at least the norm of every key; infinite where a key or a value is not finite: a block of which
+    # nothing is known is never left out
     norm: Float[Array, "B K M"]
     block: int = dataclasses.field(metadata={"static": True})  # tokens of a block; all M together are all tokens
 
