@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from bam_jax import config as configs
 from bam_jax.evals.measuring import check_run, evaluate, summarise
 from bam_jax.evals.registry import add_options, from_options
+from bam_jax.models.generate import prune_option
 from bam_jax.system import console, files, programs
 
 
@@ -46,6 +47,7 @@ def main(argv: Sequence[str]) -> None:
         default=True,
         help="compute no pair whose weight is below rounding",
     )
+    prune_option(parser)
     configs.allow_option(parser)
     console.progress_option(parser)
     given, overrides = configs.parse(argv, parser)
@@ -56,7 +58,14 @@ def main(argv: Sequence[str]) -> None:
     programs.keep()
     for run in runs:
         for each in evaluations:
-            records = evaluate(run, each, memory=given.memory, skip=given.skip, allow=allow, progress=given.progress)
+            records = evaluate(
+                *(run, each),
+                memory=given.memory,
+                skip=given.skip,
+                prune_cache=given.prune_cache,
+                allow=allow,
+                progress=given.progress,
+            )
             for line in summarise(run, each, records):
                 print(line, flush=True)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from bam_jax import config as configs
 from bam_jax.analysis.language_model import load
-from bam_jax.models.generate import CHUNK
+from bam_jax.models.generate import CHUNK, Kept, prune_option
 from bam_jax.models.sampling import Sampling
 from bam_jax.system import console, files, programs
 from bam_jax.system.errors import UserError
@@ -41,6 +41,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--top-p", type=float, default=1.0, help="draw among those that make up this probability (1)")
     parser.add_argument("--seed", type=int, default=0, help="of the draws (0)")
     parser.add_argument("--stop", action="append", default=[], help="end before this text; may be given several times")
+    prune_option(parser)
     configs.allow_option(parser)
     given, overrides = configs.parse(argv, parser)
     sampling = Sampling(given.temperature, given.top_k, given.top_p)
@@ -51,6 +52,7 @@ def main(argv: Sequence[str]) -> None:
     prompt = _read(given.file) if given.prompt is None else given.prompt
     programs.keep()
     model = load(given.run, overrides=overrides, allow=given.allow)
+    model.decoder.prune_cache = given.prune_cache
     if model.step < (steps := model.config.steps):
         run = bundled.find(given.run)
         state = "is being trained" if run_folder.is_claimed(run) else "was stopped"
@@ -60,6 +62,9 @@ def main(argv: Sequence[str]) -> None:
     length = len(model.ids(prompt))
     if length > CHUNK:
         console.log(f"reading {length:,} tokens of prompt")
+    if given.prune_cache != "off":
+        share = Kept(model.decoder, length + given.tokens).share()
+        console.log(f"the cache keeps {share:.1%} of all keys, and more where that would change the text")
     bar = console.progress(length, unit="token", label="prompt", show=None if length > CHUNK else False)
     start, times = time.perf_counter(), []
 

@@ -16,6 +16,7 @@ from bam_jax.attention.logits.scoring import Scoring
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.logits.tokens import EMPTY, Tokens, UniqueKeys
 from bam_jax.attention.op import BACKENDS, Backend, Unsupported, attention, choose
+from bam_jax.attention.pruned import PrunedCache
 from bam_jax.attention.shorthand import attend
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Cache",
     "Dropout",
     "Mask",
+    "PrunedCache",
     "Scoring",
     "Tiling",
     "Tokens",

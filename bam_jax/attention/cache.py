@@ -139,6 +139,11 @@ class Cache:
         tokens = dataclasses.replace(self.tokens, position=position, summary=summary)
         return dataclasses.replace(self, tokens=tokens, length=jnp.asarray(length, jnp.int32), state=state)
 
+    @property
+    def to_save(self) -> Any:
+        """What a later `rewound` needs besides the number of tokens."""
+        return self.state
+
     def _check_state(self, state: Any) -> None:
         if (state is None) != (self.state is None):
             raise ValueError(

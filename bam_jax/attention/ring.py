@@ -202,4 +202,4 @@ def _pass_on(tree: Any, axis: str) -> Any:
 def _needed(q: Array, k: Array, scoring: Scoring, keys: Tokens, lse: Array, tiling: Tiling, axis: str) -> Array:
     """Tell whether any query may find mass among these keys, given the normalisers found so far."""
     part = dataclasses.replace(scoring, keys=keys)
-    return skipping.reach(q, k, part, lse, tiling.skip, k.shape[1] * jax.lax.axis_size(axis))
+    return skipping.within_reach(q, k, part, lse, tiling.skip, k.shape[1] * jax.lax.axis_size(axis)).any()

@@ -55,6 +55,7 @@ def evaluate(
     *,
     memory: float = 2.0,
     skip: bool = True,
+    prune_cache: float | str = "off",
     allow: Collection[str] = (),
     progress: bool | None = None,
 ) -> list[Cell]:
@@ -66,6 +67,9 @@ def evaluate(
     the code; null outside a git checkout) and `seconds`. More trials, samples, questions or tokens than before add a record
     with those that were missing, so that the mean of a cell's records (`Evaluation.mean`) is the cell's value. Where patience
     ends an evaluation, a record of `STOPPED` names the skipped lengths; an evaluation without patience measures them.
+
+    With `prune_cache` long texts are read through a cache that drops keys which a head's prior makes negligible ("exact"), or
+    which together hold less than a share of a row's attention; records name the share.
 
     Overrides `mesh.*` shard the model and its caches over devices (`sharding.take_mesh`). Records do not depend on the mesh, up
     to rounding.
@@ -81,7 +85,9 @@ def evaluate(
     overrides, mesh = sharding.take_mesh(evaluation.overrides)
     evaluation = dataclasses.replace(evaluation, overrides=overrides)
     _check_arguments(evaluation, memory)
-    trained, state, source = _prepare(run, evaluation, mesh, memory=memory, skip=skip, allow=allow, progress=progress)
+    trained, state, source = _prepare(
+        *(run, evaluation, mesh), memory=memory, skip=skip, prune_cache=prune_cache, allow=allow, progress=progress
+    )
     plans = [(plan, {"eval": name} | dict(plan.identity) | state) for plan in evaluation.plans(trained)]
     busy = f"{run} is being evaluated by another --eval={name}; wait for it, then do this again for what is missing"
     with lock.hold(run / f".{name}.lock", busy):
@@ -125,6 +131,7 @@ def _prepare(
     *,
     memory: float,
     skip: bool,
+    prune_cache: float | str,
     allow: Collection[str],
     progress: bool | None,
 ) -> tuple[Trained, dict[str, Any], dict[str, Any]]:
@@ -133,10 +140,13 @@ def _prepare(
     config, tokenizer, decoder = checkpoint.restore_model(run, overrides=evaluation.overrides, step=step, mesh=mesh)
     for stack in decoder.stacks():
         stack.attention.tiling = Tiling(skip="exact" if skip else "off")
+    decoder.prune_cache = prune_cache
     # One layer is compiled instead of each: a forward pass is no slower for it, as a training step would be.
     decoder.config = dataclasses.replace(config.model, scan=True)
     source = {"config": configs.digest(own), "tokenizer": tokenizer.hash, "commit": git.describe()}
     overrides = configs.typed(evaluation.overrides) | ({} if skip else {"skip": "off"})
+    if prune_cache not in ("off", "exact"):  # which give the same results
+        overrides |= {"prune_cache": prune_cache}
     if config.model.causal == evaluation.encoder:
         known = ", ".join(name for name, kind in EVALUATIONS.items() if kind.encoder != config.model.causal)
         what = "a decoder" if config.model.causal else "an encoder"

@@ -6,14 +6,22 @@ import math
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from bam_jax.attention import EMPTY, Cache, Dropout, Mask, Scoring, Tiling, Tokens
+from bam_jax.attention import EMPTY, Cache, Dropout, Mask, PrunedCache, Scoring, Tiling, Tokens
+from bam_jax.attention.cache import BLOCK
+from bam_jax.attention.pruned import Groups, LayerCache
+from bam_jax.biases.base import Bias, head_axes
 from bam_jax.config import ModelConfig
-from bam_jax.encodings import Dims, Encoding, Spec, sharpened
+from bam_jax.encodings import Dims, Encoding, Spec, SSMax, sharpened
 from bam_jax.models import per_device
 from bam_jax.models.layers import FAMILIES, rngs_of
 from bam_jax.system.errors import UserError
+
+CONTENT = 10.0
+"""Nats by which scores of content are first taken to lie around 0, when a `PrunedCache` is sized."""
+CONTENT_AWARE = 1024
+"""Tokens that a head keeps at first whose bias depends on the text."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,24 +81,28 @@ class Attention(nnx.Module):
         return Mask(causal=self.causal, window=self.encoding.window)
 
     def __call__(
-        self, x: Float[Array, "B T E"], info: TokenInfo, cache: Cache | None, read: int | None
-    ) -> tuple[Float[Array, "B R E"], Cache | None]:
+        self, x: Float[Array, "B T E"], info: TokenInfo, cache: LayerCache | None, read: int | None
+    ) -> tuple[Float[Array, "B R E"], LayerCache | None]:
         """Attend from the last `read` rows (None: all) to all rows and the cache, which is returned with them."""
         q, k, v, scoring, cache = self.inputs(x, info, cache, read)
+        if isinstance(cache, PrunedCache):
+            out, cache = cache.attend(q, k, v, scoring, tiling=self.tiling, backend=self.backend)
+        elif read != 0:
+            out = per_device.mesh_attention(q, k, v, scoring, tiling=self.tiling, backend=self.backend)
         if read == 0:
             return x[:, :0], cache
-        out = per_device.mesh_attention(q, k, v, scoring, tiling=self.tiling, backend=self.backend)
         out = out.reshape(*out.shape[:2], -1)
         if self.gate is not None:
             out = out * jax.nn.sigmoid(self.gate(x[:, x.shape[1] - out.shape[1] :]))
         return self.out(out), cache
 
     def inputs(
-        self, x: Float[Array, "B T E"], info: TokenInfo, cache: Cache | None = None, read: int | None = None
-    ) -> tuple[Float[Array, "B R H D"], Float[Array, "B S K D"], Float[Array, "B S K D"], Scoring, Cache | None]:
+        self, x: Float[Array, "B T E"], info: TokenInfo, cache: LayerCache | None = None, read: int | None = None
+    ) -> tuple[Float[Array, "B R H D"], Float[Array, "B S K D"], Float[Array, "B S K D"], Scoring, LayerCache | None]:
         """Queries, keys, values and scoring for `attention`, and the cache with these rows behind it.
 
-        Keys are made of all rows, queries of the last `read` alone.
+        Keys are made of all rows, queries of the last `read` alone. A `PrunedCache` is returned as it was, because it must see
+        the queries before it drops keys; keys are then those of the new rows.
         """
         position = info.tokens.position
         filled = position < EMPTY
@@ -103,7 +115,9 @@ class Attention(nnx.Module):
         q = jnp.pad(q, ((0, 0), (unread, 0), (0, 0), (0, 0)))  # an encoding turns both sides alike
         state = self.encoding.initial_state(len(x)) if cache is None else cache.state
         q, k, state = self.encoding.turn(q, k, x, info.tokens, state)
-        if cache is not None:
+        if isinstance(cache, PrunedCache):
+            cache = dataclasses.replace(cache, state=state)
+        elif cache is not None:
             cache = per_device.append(cache, k, v, keys, state)
             k, v, keys = cache.k, cache.v, cache.tokens
 
@@ -140,13 +154,60 @@ class Attention(nnx.Module):
         q = q if self.query_norm is None else self.query_norm(q)
         return q, k if self.key_norm is None else self.key_norm(k), v
 
-    def empty_cache(self, x: Float[Array, "B 1 E"], tokens: Tokens, slots: int) -> Cache:
-        """A cache of this layer with room for at least `slots` tokens, whose positions have as many rows as those of `tokens`."""
+    def empty_cache(
+        self,
+        x: Float[Array, "B 1 E"],
+        tokens: Tokens,
+        slots: int,
+        groups: Groups = (),
+        tolerance: float | str = "exact",
+    ) -> LayerCache:
+        """A cache of this layer with room for at least `slots` tokens, whose positions have as many rows as those of `tokens`.
+
+        With `groups`, one that keeps fewer in some heads.
+        """
         _, coordinate = self.encoding.coordinate(x, jnp.ones((1, 1), bool), None)
         q, k, v = self.project(x, x)
         state = self.encoding.initial_state(len(x))
         _, k, _ = self.encoding.turn(q, k, x, tokens, state)
-        return Cache.empty(k, dataclasses.replace(tokens, coordinate=coordinate), slots, v=v, state=state)
+        tokens = dataclasses.replace(tokens, coordinate=coordinate)
+        if groups:
+            return PrunedCache.empty(k, tokens, slots, groups, tolerance, v=v, state=state)
+        return Cache.empty(k, tokens, slots, v=v, state=state)
+
+    def reach(self, slots: int) -> Int[Array, " K"]:
+        """Tokens that each key head must keep, by its prior, where scores of content differ by `CONTENT` nats at most.
+
+        It is a guess, since content has no bound; a `PrunedCache` checks each step. `slots` where the prior does not decide it.
+        """
+        bias, window = self.encoding.bias(), self.encoding.window
+        candidates = jnp.arange(BLOCK, slots + BLOCK, BLOCK)
+        far = jnp.full((self.kv_heads, len(candidates)), False)
+        if self.encoding.rowwise() is None and self.ssmax_prior not in ("entmax", "asentmax", "adaptive"):
+            if type(self.encoding).coordinate is not Encoding.coordinate:
+                far = far | (candidates >= CONTENT_AWARE)
+            else:
+                far = far | self._negligible_beyond(bias, candidates, slots)
+            if window is not None:
+                far = far | (candidates >= window)
+        return jnp.where(far.any(1), candidates[far.argmax(1)], slots)
+
+    def _negligible_beyond(self, bias: Bias, distance: Int[Array, " N"], slots: int) -> Bool[Array, "K N"]:
+        """Whether all keys beyond each distance together weigh less than 2**-24 of the query's own."""
+        axes = head_axes(bias)
+        here, x = jnp.zeros(()), distance.astype(jnp.float32)
+        bounds = lambda j: jax.vmap(lambda bias: bias.bounds((here, here), j), (axes,))(bias)
+        if jax.tree.leaves(axes) and bounds((here, here)) is not None:
+            (least, _), (_, most) = bounds((here, here)), bounds((jnp.full_like(x, -slots), -x))
+            temperature = jnp.ones((1, 1))
+            if (
+                isinstance(self.ssmax, SSMax) and self.ssmax_prior == "inside"
+            ):  # rows that drop keys see more than they keep
+                temperature = self.ssmax(distance[None], bias)[0]
+            lost = math.log(slots) + 2 * CONTENT + temperature * (most - least[:, None])
+            far = (lost < -24 * math.log(2)) & (temperature > 0)
+            return far.reshape(self.kv_heads, -1, len(distance)).all(1)
+        return jnp.full((self.kv_heads, len(distance)), False)
 
 
 class Block(nnx.Module):
@@ -173,8 +234,8 @@ class Block(nnx.Module):
         return x if self.post_norm else self.attention_norm(x)
 
     def __call__(
-        self, x: Float[Array, "B T E"], info: TokenInfo, cache: Cache | None = None, read: int | None = None
-    ) -> tuple[Float[Array, "B R E"], Cache | None]:
+        self, x: Float[Array, "B T E"], info: TokenInfo, cache: LayerCache | None = None, read: int | None = None
+    ) -> tuple[Float[Array, "B R E"], LayerCache | None]:
         """The rows after this layer; only the last `read` of them, if it is given."""
         attended, cache = self.attention(self.attention_input(x), info, cache, read)
         if self.attention_out_norm is not None:

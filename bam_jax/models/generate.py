@@ -1,5 +1,10 @@
-"""Long texts read in chunks, one or several with a common beginning, and text written on: all through the cache."""
+"""Long texts read in chunks, one or several with a common beginning, and text written on: all through the cache.
 
+With `model.prune_cache` ("exact", or a share of a row's mass) heads keep only as many tokens as their prior reaches. Each step
+checks that what was dropped is negligible. Where it may not be, those heads keep twice as much and the text is read again.
+"""
+
+import argparse
 import collections
 import functools
 import math
@@ -12,7 +17,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from bam_jax.attention import EMPTY
+from bam_jax.attention import EMPTY, PrunedCache
+from bam_jax.attention.pruned import Groups, grouped
 from bam_jax.models import per_device
 from bam_jax.models.sampling import GREEDY, Sampling
 from bam_jax.models.transformer import Caches, Decoder
@@ -24,6 +30,78 @@ CHUNK = 4096
 """Tokens of a prompt that are read at once."""
 
 
+def prune_option(parser: argparse.ArgumentParser) -> None:
+    """Add --prune-cache to a command line."""
+    parser.add_argument(
+        "--prune-cache",
+        type=tolerance,
+        default="off",
+        metavar="exact|SHARE",
+        help="keep only keys that a head's prior reaches; SHARE: of attention that dropped keys may hold, such as 1e-4 (off)",
+    )
+
+
+def tolerance(text: str) -> float | str:
+    """The value of --prune-cache: "off", "exact", or a share of attention between 0 and 1.
+
+    >>> tolerance("1e-4")
+    0.0001
+    """
+    if text in ("off", "exact"):
+        return text
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise UserError(
+            f"--prune-cache={text} must be exact, off, or a share of attention between 0 and 1, such as 1e-4"
+        )
+    return share
+
+
+class Kept:
+    """The tokens that each layer's key heads keep in the cache, which grow where they prove too few.
+
+    Args:
+        slots: of a whole cache.
+    """
+
+    def __init__(self, model: Decoder, slots: int):
+        self.slots, self._reach = slots, None
+        if model.prune_cache != "off":
+            if per_device.on_mesh():
+                raise UserError(f"prune_cache={model.prune_cache} works on one device; leave it or config.mesh.* out")
+            self._reach = [np.array(reach) for reach in _reach(*nnx.split(model), slots)]
+
+    @property
+    def groups(self) -> tuple[Groups, ...] | None:
+        """The groups of heads of every layer; () where all of a layer keep every token. None: so do all layers."""
+        if self._reach is None:
+            return None
+        found = (grouped(reach.tolist(), self.slots) for reach in self._reach)
+        return tuple(() if all(not kept for _, kept in groups) else groups for groups in found)
+
+    def grow(self, caches: Caches) -> bool:
+        """Double what heads keep that may have missed something; whether there are any."""
+        if self._reach is None:
+            return False
+        missed = jax.device_get([cache.missed if isinstance(cache, PrunedCache) else False for cache in caches])
+        for reach, heads in zip(self._reach, missed, strict=True):
+            reach[heads] *= 2
+        return bool(np.any([np.any(heads) for heads in missed]))
+
+    def share(self) -> float:
+        """The share of a whole cache's slots that is kept."""
+        if self._reach is None:
+            return 1.0
+        kept = [(kept or self.slots) * len(heads) for groups in self.groups or () for heads, kept in groups]
+        whole = sum(
+            self.slots * len(reach) for reach, groups in zip(self._reach, self.groups or (), strict=True) if not groups
+        )
+        return (sum(kept) + whole) / (self.slots * sum(map(len, self._reach)))
+
+
 def read_in_chunks(
     model: Decoder,
     tokens: Int[Array, "B T"],
@@ -32,6 +110,7 @@ def read_in_chunks(
     chunk: int = CHUNK,
     read: int = 1,
     slots: int = 0,
+    kept: Kept | None = None,
 ) -> Iterator[tuple[Float[Array, "B R V"], Caches]]:
     """Read a text chunk by chunk, in O(T) memory, and give the logits of each chunk's last rows.
 
@@ -42,6 +121,7 @@ def read_in_chunks(
         lengths: tokens of each row's text, which are its last, those before being no text; None: all of them.
         read: number of last rows R of each chunk whose logits are wanted; a chunk is at least as long.
         slots: room in the caches, in tokens, the padding on the left included; at least what the text takes.
+        kept: what heads keep of it, where it is known from a text before.
 
     Yields:
         The logits and the caches after each chunk, the caches being gone once the next chunk is read.
@@ -62,11 +142,17 @@ def read_in_chunks(
     position = jnp.where(position < 0, EMPTY, position)
     slots = math.ceil(max(slots, length) / chunk) * chunk
     graph, state = nnx.split(model)
-    caches = _empty(graph, state, batch, slots, lengths is None)
-    for start in range(0, length + pad, chunk):
-        piece = slice(start, start + chunk)
-        logits, caches = _read(graph, state, tokens[:, piece], position[:, piece], caches, read)
-        yield logits, caches
+    kept, done = kept or Kept(model, slots), 0
+    while done < length + pad:
+        caches = _empty(graph, state, batch, slots, lengths is None, kept.groups)
+        for start in range(0, length + pad, chunk):
+            piece = slice(start, start + chunk)
+            logits, caches = _read(graph, state, tokens[:, piece], position[:, piece], caches, read)
+            if kept.grow(caches):
+                break  # from the beginning, with more room
+            if start >= done:
+                yield logits, caches
+                done = start + chunk
 
 
 def prefill(
@@ -77,10 +163,11 @@ def prefill(
     chunk: int = CHUNK,
     read: int = 1,
     slots: int = 0,
+    kept: Kept | None = None,
 ) -> tuple[Float[Array, "B R V"], Caches]:
     """Logits of a prompt's last `read` rows, and the caches filled with it; arguments as in `read_in_chunks`."""
     chunk = min(chunk, max(slots, tokens.shape[1]))
-    chunks = read_in_chunks(model, tokens, lengths=lengths, chunk=chunk, read=read, slots=slots)
+    chunks = read_in_chunks(model, tokens, lengths=lengths, chunk=chunk, read=read, slots=slots, kept=kept)
     (last,) = collections.deque(chunks, maxlen=1)
     return last
 
@@ -119,8 +206,10 @@ def generate(
     # In blocks, prompts and room: those of about one length share what is compiled.
     chunk = _in_parts(max(1, min(chunk, math.ceil(length / SLOTS) * SLOTS)))
     room = math.ceil(steps / SLOTS) * SLOTS * per_device.text_parts()  # a token takes a slot on every device
-    slots = length + -length % chunk + room
-    for last in read_in_chunks(model, tokens, lengths=lengths, chunk=chunk, slots=slots):
+    kept = Kept(model, math.ceil((length + chunk + room) / chunk) * chunk)
+    for last in read_in_chunks(
+        model, tokens, lengths=lengths, chunk=chunk, slots=length + -length % chunk + room, kept=kept
+    ):
         jax.block_until_ready(last[0])
         progress(chunk)
     logits, caches = last
@@ -130,9 +219,17 @@ def generate(
     key = jax.random.key(seed)
     token = _draw(logits, key, sampling, vocab)
     yield token
+    text = [jnp.asarray(tokens, jnp.int32)]
     for n in range(steps - 1):
+        text.append(token[:, None])
         at, key_of_step = end[:, None] + n, jax.random.fold_in(key, n)
         token, caches = _write(graph, state, layers, token, at, caches, key_of_step, sampling, vocab)
+        if kept.grow(caches):
+            so_far = jnp.concatenate(text, 1)
+            slots = so_far.shape[1] + -so_far.shape[1] % chunk + room
+            of_rows = None if lengths is None else end + n + 1
+            logits, caches = prefill(model, so_far, lengths=of_rows, chunk=chunk, slots=slots, kept=kept)
+            token = _draw(logits, key_of_step, sampling, vocab)
         yield token
 
 
@@ -174,6 +271,7 @@ class TextReader:
         self.chunk, self.read = _in_parts(max(read, math.ceil(equal / block) * block)), read
         self.slots = math.ceil(length / self.chunk) * self.chunk
         self._graph, self._state = nnx.split(model)
+        self.kept = Kept(model, self.slots)
         # The text before in its slots, the number of slots before it, and the caches.
         self._last: tuple[np.ndarray, int, Caches] | None = None
         self._states: list[Any] = []  # of the caches before each chunk of that text
@@ -182,9 +280,16 @@ class TextReader:
         """Logits of the last rows of a text, of at most as many tokens as the reader was made for and at least `read`."""
         pad = self.slots - len(tokens)
         text = np.pad(tokens, (pad, 0))
+        logits = self._logits(text, pad)
+        while logits is None:
+            logits = self._logits(text, pad)
+        return logits
+
+    def _logits(self, text: np.ndarray, pad: int) -> Float[Array, "R V"] | None:
+        """Logits of the last rows; None where heads have missed something, and keep more from now on."""
         start = 0
         if self._last is None:
-            caches = _empty(self._graph, self._state, 1, self.slots, True)
+            caches = _empty(self._graph, self._state, 1, self.slots, True, self.kept.groups)
         else:
             before, pad_before, caches = self._last
             if (
@@ -199,9 +304,13 @@ class TextReader:
             position = np.arange(at, at + self.chunk, dtype=np.int32)[None] - pad
             position = np.where(position < 0, EMPTY, position)
             piece = text[None, at : at + self.chunk]
-            self._states.append(jax.tree.map(np.array, [cache.state for cache in caches]))  # copies: caches are donated
+            self._states.append(
+                jax.tree.map(np.array, [cache.to_save for cache in caches])
+            )  # copies: caches are donated
             # Every chunk gives logits: a second program, for chunks without them, would cost more to compile.
             logits, caches = _read(self._graph, self._state, piece, position, caches, self.read)
+            if self.kept.grow(caches):
+                return None
         self._last = text, pad, caches
         return logits[0]
 
@@ -218,9 +327,16 @@ def _rewind(caches: Caches, length: int, states: list[Any]) -> Caches:
 
 
 # The unused state commits the caches to its devices. Without it `_read`, which returns committed ones, is compiled twice.
-@functools.partial(jax.jit, static_argnums=(0, 2, 3, 4), keep_unused=True)
-def _empty(graph: nnx.GraphDef, state: nnx.State, batch: int, slots: int, common: bool) -> Caches:
-    return nnx.merge(graph, state).caches(batch, slots, common_positions=common)
+@functools.partial(jax.jit, static_argnums=(0, 2, 3, 4, 5), keep_unused=True)
+def _empty(
+    graph: nnx.GraphDef, state: nnx.State, batch: int, slots: int, common: bool, groups: tuple[Groups, ...] | None
+) -> Caches:
+    return nnx.merge(graph, state).caches(batch, slots, common_positions=common, groups=groups)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def _reach(graph: nnx.GraphDef, state: nnx.State, slots: int) -> list[Array]:
+    return nnx.merge(graph, state).reach(slots)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5), donate_argnums=(4,))

@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
 from bam_jax.attention import BACKENDS, EMPTY, Cache, Scoring, Tiling, Tokens, attention, choose
+from bam_jax.attention.pruned import LayerCache, PrunedCache
 from bam_jax.attention.ring import ring, zigzag
 from bam_jax.biases import head_axes
 from bam_jax.biases.base import Coordinate
@@ -133,6 +134,11 @@ def _scoring_specs(scoring: Scoring, rows: Any, text: Any, slots: Any) -> Scorin
     )
 
 
+def on_mesh() -> bool:
+    """Whether devices share the model."""
+    return ambient_mesh() is not None
+
+
 def text_parts() -> int:
     """The number of devices that share a text, each with a part of it."""
     mesh = ambient_mesh()
@@ -147,10 +153,12 @@ def _cache_specs(cache: Cache, mesh: AbstractMesh) -> Cache:
     return dataclasses.replace(cache, **specs, state=jax.tree.map(lambda _: P(), cache.state))
 
 
-def place(cache: Cache) -> Cache:
+def place(cache: LayerCache) -> LayerCache:
     """A cache of which each device has its heads, rows and slots."""
     mesh = ambient_mesh()
-    return cache if mesh is None else jax.lax.with_sharding_constraint(cache, _cache_specs(cache, mesh))
+    if mesh is None or isinstance(cache, PrunedCache):
+        return cache
+    return jax.lax.with_sharding_constraint(cache, _cache_specs(cache, mesh))
 
 
 def append(cache: Cache, k: Array, v: Array, tokens: Tokens, state: Any) -> Cache:
@@ -180,21 +188,21 @@ def append(cache: Cache, k: Array, v: Array, tokens: Tokens, state: Any) -> Cach
     return dataclasses.replace(write(cache, k, v, tokens), state=state)
 
 
-def rewound(cache: Cache, length: Array | int, state: Any) -> Cache:
+def rewound(cache: LayerCache, length: Array | int, saved: Any) -> LayerCache:
     """`Cache.rewound` to a number of tokens that all devices have written alike."""
     mesh = ambient_mesh()
-    if mesh is None:
-        return cache.rewound(length, state)
+    if mesh is None or isinstance(cache, PrunedCache):
+        return cache.rewound(length, saved)
     specs, slots = _cache_specs(cache, mesh), jnp.asarray(length, jnp.int32) // mesh.shape[CONTEXT]
     back = lambda cache, slots: cache.rewound(slots, cache.state)
     back = jax.shard_map(back, in_specs=(specs, P()), out_specs=specs, check_vma=False)
-    return dataclasses.replace(back(cache, slots), state=state)
+    return dataclasses.replace(back(cache, slots), state=saved)
 
 
-def last_coordinate(cache: Cache) -> Coordinate:
+def last_coordinate(cache: LayerCache) -> Coordinate:
     """`Cache.last_coordinate`: that of the last device, which has the last token."""
     mesh = ambient_mesh()
-    if mesh is None or not jax.tree.leaves(cache.tokens.coordinate):
+    if mesh is None or isinstance(cache, PrunedCache) or not jax.tree.leaves(cache.tokens.coordinate):
         return cache.last_coordinate()
 
     def last(cache: Cache) -> Coordinate:

@@ -13,8 +13,9 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key
 
-from bam_jax.attention import Cache, Mask, Scoring, Tokens, UniqueKeys, document_count
+from bam_jax.attention import Mask, PrunedCache, Scoring, Tokens, UniqueKeys, document_count
 from bam_jax.attention.cache import BLOCK
+from bam_jax.attention.pruned import Groups, LayerCache
 from bam_jax.config import Config, ModelConfig
 from bam_jax.encodings import Dims, Encoding, Spec
 from bam_jax.models import per_device
@@ -24,7 +25,7 @@ from bam_jax.models.pattern import alternatives, scan_periods, specs, table
 from bam_jax.parallel import sharding
 from bam_jax.system.errors import UserError
 
-type Caches = tuple[Cache, ...]
+type Caches = tuple[LayerCache, ...]
 """One cache for each layer."""
 
 
@@ -92,6 +93,7 @@ class Decoder(nnx.Module):
         self.norm = norm()
         self.embedding_norm = norm() if config.embedding_norm and not family.post_norm else None
         self.head = family.build_head(config, vocab, dtype=dtype, rngs=rngs_of(rngs, "head"))
+        self.prune_cache: float | str = "off"  # see `models.generate`
 
     def __call__(
         self,
@@ -210,12 +212,13 @@ class Decoder(nnx.Module):
         """The last `read` rows after all layers, and their caches."""
         # A scan could do neither: the last layer computes no rows but those, and each cache is updated in place, not copied.
         places = self._places()
-        updated: list[Cache] = []
+        updated: list[LayerCache] = []
         for n, (state, (place, _)) in enumerate(zip(layers, self.order(), strict=True)):
             layer, _ = places[place]
             wanted = read if n == self.config.layers - 1 else None
             cache = None if caches is None else caches[n]
-            own = self._with_kinds(infos[place], tokens) if n == 0 and cache is not None else infos[place]
+            first = n == 0 and cache is not None and not isinstance(cache, PrunedCache)
+            own = self._with_kinds(infos[place], tokens) if first else infos[place]
             run = lambda state, x, cache, layer=layer, own=own, wanted=wanted: layer(state)(x, own, cache, wanted)
             x, cache = (jax.checkpoint(run) if self.config.remat else run)(state, x, cache)
             x = sharding.shard_activations(x)
@@ -284,8 +287,16 @@ class Decoder(nnx.Module):
         norm = self.norm if self.post_norm else self.embedding_norm
         return sharding.shard_activations(x if norm is None else norm(x)), infos
 
-    def caches(self, batch: int, slots: int, *, common_positions: bool = True) -> Caches:
+    def reach(self, slots: int) -> list[Int[Array, " K"]]:
+        """For each layer the tokens that each key head must keep in texts of `slots` tokens; see `Attention.reach`."""
+        return [block.attention.reach(slots) for block in self.blocks()]
+
+    def caches(
+        self, batch: int, slots: int, *, common_positions: bool = True, groups: Sequence[Groups] | None = None
+    ) -> Caches:
         """Empty caches for at least `slots` tokens in each of `batch` rows, whose positions are the same or each row's own.
+
+        With `groups` of every layer, heads keep as many tokens as those say (`attention.pruned`).
 
         On a mesh whose context cuts texts, a piece takes as many slots as the next multiple of that, so a single token takes
         one on each device.
@@ -295,7 +306,13 @@ class Decoder(nnx.Module):
             slots = parts * BLOCK * -(-slots // (parts * BLOCK))
         x = jnp.zeros((batch, 1, self.config.width), self.embed.dtype)
         position = jnp.zeros((1 if common_positions else batch, 1), jnp.int32)
-        first, *others = (block.attention.empty_cache(x, Tokens(position), slots) for block in self.blocks())
+        groups = groups or [()] * self.config.layers
+        first, *others = (
+            block.attention.empty_cache(x, Tokens(position), slots, own, self.prune_cache)
+            for block, own in zip(self.blocks(), groups, strict=True)
+        )
+        if isinstance(first, PrunedCache):
+            return (first, *others)
         ids = jnp.zeros((batch, first.k.shape[1]), jnp.int32)
         tokens = self._with_kinds(TokenInfo(first.tokens, first.length), ids).tokens
         return tuple(map(per_device.place, (dataclasses.replace(first, tokens=tokens), *others)))

@@ -8,6 +8,7 @@ from bam_jax.attention import EMPTY, Tiling
 from bam_jax.attention.cpu import repeated
 from bam_jax.config import Config, ModelConfig
 from bam_jax.models import generate, transformer
+from bam_jax.parallel import sharding
 from bam_jax.system.errors import UserError
 
 VOCAB, T = 11, 13
@@ -149,3 +150,75 @@ def test_tokens_counted_by_their_ids_give_the_logits_of_all(rng, monkeypatch):
     kinds = lambda model: [cache.tokens.kinds and cache.tokens.kinds.count for cache in model.caches(1, 8)]
     # Keys that know their positions are not counted.
     assert kinds(made) == [VOCAB, None] and kinds(build("rope")) == kinds(build("learned")) == [None, None]
+
+
+def pruned(encoding="nape", sharp=1.0, **options):
+    """A model of one layer and two key heads; NAPE here has slopes of 1, 1/2, 1/4 and 1/8."""
+    options = options or ({"alibi_heads": 4, "slopes": "exponential"} if encoding == "nape" else {})
+    sizes = ModelConfig(layers=1, width=16, heads=4, kv_heads=2, hidden=16, scan=False, dtype="float32")
+    config = Config(encoding=encoding, encoding_options=options, context=16, model=sizes)
+    made = transformer.build(config, vocab=VOCAB, rngs=nnx.Rngs(0))
+    made.layers.attention.query.kernel[...] *= sharp
+    return made
+
+
+def kept_tokens(made, slots):
+    """The slots of each group of heads."""
+    return [kept for groups in generate.Kept(made, slots).groups for _, kept in groups]
+
+
+@pytest.mark.parametrize("sharp", [1.0, pytest.param(300.0, marks=pytest.mark.full)])
+def test_a_pruned_cache_writes_the_same_text(sharp, rng, monkeypatch):
+    """With sharp queries content outweighs the prior, and the text is read again by heads that keep more."""
+    made = pruned(sharp=sharp)
+    text, lengths = jnp.asarray(rng.integers(0, VOCAB, (2, 400)), jnp.int32), np.array([400, 300])
+    expected = generate.greedy(made, text, 20, lengths=lengths, chunk=128)
+    made.prune_cache = "exact"
+    assert kept_tokens(made, 512) == [128, 384]
+    empty, begun = generate._empty, []
+    monkeypatch.setattr(generate, "_empty", lambda *x: begun.append(x) or empty(*x))
+    np.testing.assert_array_equal(generate.greedy(made, text, 20, lengths=lengths, chunk=128), expected)
+    assert (len(begun) == 1) == (sharp == 1)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("encoding", "options"), [("bam", {"init": "ladder"}), ("cable", {}), ("nope", {"window": 60})]
+)
+def test_a_pruned_cache_gives_the_logits_of_a_whole_one(encoding, options, rng):
+    made = pruned(encoding, **options)
+    text = jnp.asarray(rng.integers(0, VOCAB, (1, 1700)), jnp.int32)
+    expected = generate.prefill(made, text, chunk=200, read=50)[0]
+    made.prune_cache = "exact"
+    kept = generate.Kept(made, 1800)
+    logits, caches = generate.prefill(made, text, chunk=200, read=50, kept=kept)
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
+    kept_bytes = sum(cache.k.nbytes for layer in caches for cache in getattr(layer, "parts", [layer]))
+    assert kept_bytes <= kept.share() * 1800 * 8 * 4 * 1.1  # whole caches are padded to blocks
+    assert kept.share() < 1 or encoding == "cable"  # whose first weights are too small for 1,800 tokens
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("sharp", [1.0, 300.0])
+def test_texts_are_read_one_after_another_through_a_pruned_cache(sharp, rng):
+    made = pruned(sharp=sharp)
+    first = rng.integers(0, VOCAB, 600).astype(np.int32)
+    late, early = first.copy(), first.copy()
+    late[500:] = 3
+    early[100:200] = 4
+    expected = [made(jnp.asarray(text)[None])[0][0, -3:] for text in (first, late, early, first)]
+    made.prune_cache = "exact"
+    reader = generate.TextReader(made, 600, chunk=128, read=3)
+    for text, logits in zip((first, late, early, first), expected, strict=True):
+        np.testing.assert_allclose(reader(text), logits, atol=1e-4)
+
+
+def test_a_pruned_cache_is_refused_on_a_mesh_and_by_a_share_that_is_none(rng):
+    made = pruned()
+    made.prune_cache = "exact"
+    with sharding.active(sharding.take_mesh({"mesh.tensor": 2})[1]), pytest.raises(UserError, match="one device"):
+        generate.Kept(made, 512)
+    for text in ("1.5", "0", "all", "nan", ""):
+        with pytest.raises(UserError, match=f"--prune-cache={text} must be exact"):
+            generate.tolerance(text)
+    assert [generate.tolerance(text) for text in ("off", "exact", "1e-4")] == ["off", "exact", 1e-4]

@@ -54,6 +54,11 @@ def _decode(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> t
     return jax.lax.cond(right, lambda: at_once, head_by_head)
 
 
+def one_token(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> tuple[Array, Array]:
+    """`forward` of one query where it needs most keys and all of them are finite."""
+    return _all_heads(q, k, v, scoring)
+
+
 def _all_heads(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
     """Attention of one query by products of all heads together, which read keys and values once, as they lie, on all cores.
 

@@ -280,15 +280,15 @@ def constant_bias(
     return whole & (off < math.exp(_log_share(skip, off.dtype))), middle[..., 0]
 
 
-def reach(
+def within_reach(
     q: Float[Array, "B T H D"],
     k: Float[Array, "B S K D"],
     scoring: Scoring,
     lse: Float[Array, "B H T"],
     skip: float | str,
     total: int,
-) -> Bool[Array, ""]:
-    """Tell whether any query may find mass among these keys that matters beside what it has found already.
+) -> Bool[Array, "H N M"]:
+    """The tiles in which a query may find mass that matters beside what it has found already elsewhere.
 
     With c as in `_negligible` and total keys in all, a tile holds less than a share of the mass of row i if
 
@@ -300,7 +300,7 @@ def reach(
     seen = possibly_visible(queries, keys)[None]
     bounds = None if skip == "off" else _bounds(queries, keys, scoring)
     if bounds is None:
-        return seen.any()
+        return jnp.broadcast_to(seen, (q.shape[2], *seen.shape[1:]))
     temperatures, _ = across((queries.coldest, queries.hottest), ())
     corners = [t * b for t in temperatures for b in bounds]  # where a product of two ranges is largest
     # An empty slot has found all it needs; the row of a block that has found least decides for it.
@@ -308,7 +308,7 @@ def reach(
     found = pad(found, block_q, jnp.inf)
     found = found.reshape(*found.shape[:2], -1, block_q).min((0, 3))[:, :, None]  # [H, N, 1]
     held = _content(queries, keys, scoring) + math.log(total) + functools.reduce(jnp.maximum, corners) - found
-    return (seen & ~(held < _log_share(skip, held.dtype))).any()  # NaN compares as false: it is needed
+    return seen & ~(held < _log_share(skip, held.dtype))  # NaN compares as false: it is needed
 
 
 def _log_share(skip: float | str, dtype: jnp.dtype) -> float:
