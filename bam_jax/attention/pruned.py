@@ -301,9 +301,7 @@ def _of_heads(scoring: Scoring, heads: Sequence[int], key_heads: int) -> Scoring
     axes = jax.tree.leaves(head_axes(scoring.bias), is_leaf=lambda x: x is None)
     own: Callable[[Array, int], Array] = lambda x, axis: _take(x, _queries_of(heads, x.shape[axis] // key_heads), axis)
     bias = [x if axis is None else own(x, axis) for x, axis in zip(leaves, axes, strict=True)]
-    side = lambda tokens: dataclasses.replace(
-        tokens, coordinate=_take_coordinate(tokens.coordinate, heads, key_heads), kinds=None
-    )
+    side = lambda tokens: dataclasses.replace(tokens, coordinate=_take_coordinate(tokens.coordinate, heads, key_heads))
     temperature = scoring.temperature
     if temperature is not None and temperature.shape[1] > 1:
         temperature = own(temperature, 1)

@@ -13,7 +13,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key
 
-from bam_jax.attention import Mask, PrunedCache, Scoring, Tokens, UniqueKeys, document_count
+from bam_jax.attention import Mask, Scoring, Tokens, UniqueKeys, document_count
 from bam_jax.attention.cache import BLOCK
 from bam_jax.attention.pruned import Groups, LayerCache
 from bam_jax.config import Config, ModelConfig
@@ -217,8 +217,7 @@ class Decoder(nnx.Module):
             layer, _ = places[place]
             wanted = read if n == self.config.layers - 1 else None
             cache = None if caches is None else caches[n]
-            first = n == 0 and cache is not None and not isinstance(cache, PrunedCache)
-            own = self._with_kinds(infos[place], tokens) if first else infos[place]
+            own = self._with_kinds(infos[place], tokens) if n == 0 and cache is not None else infos[place]
             run = lambda state, x, cache, layer=layer, own=own, wanted=wanted: layer(state)(x, own, cache, wanted)
             x, cache = (jax.checkpoint(run) if self.config.remat else run)(state, x, cache)
             x = sharding.shard_activations(x)
@@ -305,17 +304,14 @@ class Decoder(nnx.Module):
         if parts > 1:  # whole blocks on each device
             slots = parts * BLOCK * -(-slots // (parts * BLOCK))
         x = jnp.zeros((batch, 1, self.config.width), self.embed.dtype)
-        position = jnp.zeros((1 if common_positions else batch, 1), jnp.int32)
-        groups = groups or [()] * self.config.layers
-        first, *others = (
-            block.attention.empty_cache(x, Tokens(position), slots, own, self.prune_cache)
-            for block, own in zip(self.blocks(), groups, strict=True)
-        )
-        if isinstance(first, PrunedCache):
-            return (first, *others)
-        ids = jnp.zeros((batch, first.k.shape[1]), jnp.int32)
-        tokens = self._with_kinds(TokenInfo(first.tokens, first.length), ids).tokens
-        return tuple(map(per_device.place, (dataclasses.replace(first, tokens=tokens), *others)))
+        tokens = Tokens(jnp.zeros((1 if common_positions else batch, 1), jnp.int32))
+        of_first = self._with_kinds(TokenInfo(tokens, tokens.position), jnp.zeros((batch, 1), jnp.int32)).tokens
+        blocks, groups = self.blocks(), groups or [()] * self.config.layers
+        made = [
+            block.attention.empty_cache(x, tokens if n else of_first, slots, groups[n], self.prune_cache)
+            for n, block in enumerate(blocks)
+        ]
+        return tuple(map(per_device.place, made))
 
     def _with_kinds(self, info: TokenInfo, ids: Array) -> TokenInfo:
         """The info with the tokens' ids, where the first layer's keys and values go by those alone: positions are in neither."""
