@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from bam_jax import config as configs
 from bam_jax.evals.measuring import check_run, evaluate, summarise
 from bam_jax.evals.registry import add_options, from_options
-from bam_jax.models.generate import prune_option
+from bam_jax.models.generate import prune_option, tolerance
 from bam_jax.system import console, files, programs
 
 
@@ -51,6 +51,7 @@ def main(argv: Sequence[str]) -> None:
     configs.allow_option(parser)
     console.progress_option(parser)
     given, overrides = configs.parse(argv, parser)
+    prune_cache = tolerance(given.prune_cache)
     evaluations, allow = from_options(given, overrides), configs.allowed(given.allow)
     runs = [run for pattern in given.run for run in files.matching(pattern) or [pattern]]
     for run in runs:  # all, before the first is evaluated
@@ -62,7 +63,7 @@ def main(argv: Sequence[str]) -> None:
                 *(run, each),
                 memory=given.memory,
                 skip=given.skip,
-                prune_cache=given.prune_cache,
+                prune_cache=prune_cache,
                 allow=allow,
                 progress=given.progress,
             )

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from bam_jax import config as configs
 from bam_jax.analysis.language_model import load
-from bam_jax.models.generate import CHUNK, Kept, prune_option
+from bam_jax.models.generate import CHUNK, Kept, prune_option, tolerance
 from bam_jax.models.sampling import Sampling
 from bam_jax.system import console, files, programs
 from bam_jax.system.errors import UserError
@@ -49,10 +49,11 @@ def main(argv: Sequence[str]) -> None:
         raise UserError(f"--seed={given.seed} must be between 0 and {2**32 - 1}")
     if (given.prompt is None) == (given.file is None):
         raise UserError("give --prompt=TEXT or --file=PATH to go on with, one of the two")
+    prune_cache = tolerance(given.prune_cache)
     prompt = _read(given.file) if given.prompt is None else given.prompt
     programs.keep()
     model = load(given.run, overrides=overrides, allow=given.allow)
-    model.decoder.prune_cache = given.prune_cache
+    model.decoder.prune_cache = prune_cache
     if model.step < (steps := model.config.steps):
         run = bundled.find(given.run)
         state = "is being trained" if run_folder.is_claimed(run) else "was stopped"
@@ -62,9 +63,12 @@ def main(argv: Sequence[str]) -> None:
     length = len(model.ids(prompt))
     if length > CHUNK:
         console.log(f"reading {length:,} tokens of prompt")
-    if given.prune_cache != "off":
+    if prune_cache != "off" and model.mesh is None:
         share = Kept(model.decoder, length + given.tokens).share()
-        console.log(f"the cache keeps {share:.1%} of all keys, and more where that would change the text")
+        console.log(
+            f"the cache keeps {share:.1%} of all keys"
+            + (", and more where that would change the text" if share < 1 else "")
+        )
     bar = console.progress(length, unit="token", label="prompt", show=None if length > CHUNK else False)
     start, times = time.perf_counter(), []
 

@@ -1,7 +1,11 @@
 """Time one decoded token behind a long text: with a cache that the prior prunes, and with a whole one, in turns.
 
     python -m benchmarks.pruned_cache --config=configs/lm_120m.py --config.model.vocab=32768 --config.model.dtype=float32 \\
-        --config.encoding=alibi --tokens=131072 --out=benchmarks/records/pruned_cache_cpu.json
+        --config.encoding=alibi --config.ssmax=off --tokens=131072 \\
+        --out=benchmarks/records/pruned_cache_cpu.json
+
+    python -m benchmarks.pruned_cache --config=configs/lm_120m.py --config.model.vocab=32768 --config.encoding=alibi \\
+        --config.ssmax=off --sizes=32768,131072,524288
 
 Parameters are random, and so are the cached keys and values, of unit variance; the same in both caches. A whole cache is read
 twice: as always, where blocks of negligible keys are skipped, and with every key. The record has the bytes of each cache, the
@@ -76,13 +80,12 @@ class Contender:
         self.layers, self.filled = generate._layer_states(self.graph, self.state), filled
 
     def logits(self) -> jax.Array:
-        """Of the next token, which is not kept."""
-
-        def read(caches: transformer.Caches) -> jax.Array:
-            model, position = nnx.merge(self.graph, self.state), jnp.full((1, 1), self.filled.position)
-            return model(jnp.zeros((1, 1), jnp.int32), position=position, caches=caches, read=1)[0]
-
-        return jax.jit(read)(self.filled.caches)
+        """Of the next token."""
+        text = self.filled
+        at = jnp.full((1, 1), text.position, jnp.int32)
+        logits, text.caches = generate._read(self.graph, self.state, jnp.zeros((1, 1), jnp.int32), at, text.caches, 1)
+        text.position += 1
+        return logits
 
     def step(self) -> float:
         """Seconds of a token."""
@@ -104,11 +107,17 @@ def main(argv: Sequence[str]) -> None:
     parser = errors.Parser(prog="python -m benchmarks.pruned_cache", description=__doc__)
     parser.add_argument("--config", type=files.local, required=True, help="a configuration file")
     parser.add_argument("--tokens", type=int, default=131_072, help="of the text (131072)")
+    parser.add_argument("--sizes", help="only print what is kept of texts of these lengths, as in 32768,131072")
     parser.add_argument("--repetitions", type=int, default=9, help="tokens that each contender decodes (9)")
     parser.add_argument("--out", type=files.local, help="a JSON file, to which the record is added")
     given, overrides = configs.parse(argv, parser)
     config = configs.load(given.config, overrides)
     model = transformer.build(config, vocab=config.model.vocab or 32_768, rngs=nnx.Rngs(0))
+    if given.sizes:
+        model.prune_cache = "exact"
+        for tokens in map(int, given.sizes.split(",")):
+            print(f"{tokens:,} tokens: {generate.Kept(model, tokens).share():.2%} of the keys")
+        return
     texts = {}
     for prune in ("exact", "off"):
         console.log(f"filling a cache of {given.tokens:,} tokens, prune_cache={prune}")

@@ -31,10 +31,9 @@ CHUNK = 4096
 
 
 def prune_option(parser: argparse.ArgumentParser) -> None:
-    """Add --prune-cache to a command line."""
+    """Add --prune-cache to a command line; `tolerance` reads its value."""
     parser.add_argument(
         "--prune-cache",
-        type=tolerance,
         default="off",
         metavar="exact|SHARE",
         help="keep only keys that a head's prior reaches; SHARE: of attention that dropped keys may hold, such as 1e-4 (off)",
@@ -55,7 +54,7 @@ def tolerance(text: str) -> float | str:
         share = 0.0
     if not 0 < share < 1:
         raise UserError(
-            f"--prune-cache={text} must be exact, off, or a share of attention between 0 and 1, such as 1e-4"
+            f"prune_cache={text} must be exact, off, or a share of attention between 0 and 1, such as 1e-4"
         )
     return share
 
@@ -69,7 +68,7 @@ class Kept:
 
     def __init__(self, model: Decoder, slots: int):
         self.slots, self._reach = slots, None
-        if model.prune_cache != "off":
+        if tolerance(str(model.prune_cache)) != "off":
             if per_device.on_mesh():
                 raise UserError(f"prune_cache={model.prune_cache} works on one device; leave it or config.mesh.* out")
             self._reach = [np.array(reach) for reach in _reach(*nnx.split(model), slots)]

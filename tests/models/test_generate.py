@@ -220,7 +220,10 @@ def test_a_pruned_cache_is_refused_on_a_mesh_and_by_a_share_that_is_none(rng):
     made.prune_cache = "exact"
     with sharding.active(sharding.take_mesh({"mesh.tensor": 2})[1]), pytest.raises(UserError, match="one device"):
         generate.Kept(made, 512)
+    made.prune_cache = 2
+    with pytest.raises(UserError, match="prune_cache=2 must be"):
+        generate.Kept(made, 512)
     for text in ("1.5", "0", "all", "nan", ""):
-        with pytest.raises(UserError, match=f"--prune-cache={text} must be exact"):
+        with pytest.raises(UserError, match=f"prune_cache={text} must be exact"):
             generate.tolerance(text)
     assert [generate.tolerance(text) for text in ("off", "exact", "1e-4")] == ["off", "exact", 1e-4]
