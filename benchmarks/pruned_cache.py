@@ -1,4 +1,4 @@
-"""Time one decoded token behind a long text: with a cache that the prior prunes, and with a whole one, in turns.
+"""Time decoding one token after a long text, alternating between pruned and whole caches.
 
     python -m benchmarks.pruned_cache --config=configs/lm_120m.py --config.model.vocab=32768 --config.model.dtype=float32 \\
         --config.encoding=alibi --config.ssmax=off --tokens=131072 \\
@@ -80,7 +80,7 @@ class Contender:
         self.layers, self.filled = generate._layer_states(self.graph, self.state), filled
 
     def logits(self) -> jax.Array:
-        """Of the next token."""
+        """Logits of the next token."""
         text = self.filled
         at = jnp.full((1, 1), text.position, jnp.int32)
         logits, text.caches = generate._read(self.graph, self.state, jnp.zeros((1, 1), jnp.int32), at, text.caches, 1)
@@ -88,7 +88,7 @@ class Contender:
         return logits
 
     def step(self) -> float:
-        """Seconds of a token."""
+        """Decode one token, and return the seconds it took."""
         text, token = self.filled, jnp.zeros(1, jnp.int32)
         at, key = jnp.full((1, 1), text.position, jnp.int32), jax.random.key(0)
         start = time.perf_counter()

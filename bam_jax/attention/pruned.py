@@ -1,8 +1,8 @@
-"""A key-value cache that drops the keys to which a head's prior leaves a negligible share of attention.
+"""A key-value cache that drops keys with provably negligible attention.
 
-Each local head keeps a rolling buffer of its newest tokens, long-range heads keep everything. Every step checks its result:
-with the normaliser that a row found among the kept keys, the largest norm of a key, and the bounds of the bias, the dropped keys
-together hold less than a share of the row's mass. `PrunedCache.missed` names the heads for which this could not be shown.
+Each local head keeps a rolling buffer of its newest tokens, long-range heads keep everything. Each step bounds the dropped mass
+from the row's log-normaliser, the largest key norm and the bias bounds. `PrunedCache.missed` flags heads whose bound exceeds
+the tolerance.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from bam_jax.biases.base import Coordinate, head_axes
 type Groups = tuple[tuple[tuple[int, ...], int], ...]
 """Key heads that share a buffer, and the slots of it; 0: they keep every token."""
 
-# One query of every head at once. Whatever is not finite is missed mass as well, so that this need not keep heads apart.
+# One query of every head at once. It mixes heads where a number is not finite, which counts as missed anyway.
 _ONE_TOKEN = Backend(chunked.one_token, chunked.backward, lambda *operands: None, own_width=True)
 _WASTE = 0.1  # of the slots of a layer, at most, so that heads of similar reach are computed together
 
@@ -38,7 +38,7 @@ def grouped(reach: Sequence[int], slots: int) -> Groups:
 
     Args:
         reach: tokens that each key head must keep.
-        slots: of a whole cache.
+        slots: capacity of a whole cache.
 
     >>> grouped([100, 120, 5000, 900], 4096)
     (((0, 1), 128), ((3,), 1024), ((2,), 0))
@@ -72,7 +72,7 @@ class RollingCache:
         k, v: keys and values.
         tokens: positions and coordinates of the slots.
         length: [], tokens written so far.
-        dropped: bounds of the dropped tokens, as one block; its norm is that of all tokens so far.
+        dropped: bounds of the dropped tokens, as one block; its norm is the maximum over all tokens so far.
     """
 
     k: Float[Array, "B S K D"]
@@ -154,7 +154,7 @@ class PrunedCache:
         last: the coordinate of the newest token, [B, #H, 1], from which running sums go on.
         missed: whether the dropped tokens of a key head may have held more than the tolerated share of a row's mass.
         groups: see `grouped`.
-        slots: of a whole cache.
+        slots: capacity of a whole cache.
         tolerance: "exact", or a share of a row's mass, as in `Tiling.skip`.
         state: as in `Cache`.
     """
@@ -207,7 +207,12 @@ class PrunedCache:
         Args:
             q: queries; R may be 0.
             k, v, scoring: of the new tokens alone.
+
+        Raises:
+            ValueError: the scoring has sink tokens or is row-wise, which need keys that are dropped.
         """
+        if scoring.mask.sink_tokens or scoring.rowwise is not None:
+            raise ValueError("sink tokens and row-wise biases need keys that a pruned cache drops; use Cache")
         key_heads, group = k.shape[2], q.shape[2] // k.shape[2]
         out: list[Any] = [None] * key_heads
         parts: list[Cache | RollingCache] = []
@@ -231,7 +236,9 @@ class PrunedCache:
             chosen = _ONE_TOKEN if one_token and seen_k.dtype == q.dtype == jnp.float32 else backend
             found, lse = attention(*operands, tiling=tiling, backend=chosen, return_lse=True)
             if dropped is not None:
-                missed = missed.at[np.array(heads)].max(self._misses(own_q, own, dropped, lse, len(heads)))
+                misses = self._misses(own_q, own, dropped, lse, len(heads))
+                misses |= ~jnp.isfinite(found).all((0, 1, 3)).reshape(len(heads), -1).all(1)  # see _ONE_TOKEN
+                missed = missed.at[np.array(heads)].max(misses)
             for n, head in enumerate(heads):
                 out[head] = found[:, :, n * group : (n + 1) * group]
         last = jax.tree.map(lambda x: x[..., -1:], scoring.keys.coordinate)
@@ -267,7 +274,7 @@ class PrunedCache:
 
     @property
     def to_save(self) -> Any:
-        """What a later `rewound` needs, because a rolling buffer forgets."""
+        """What a later `rewound` needs, because a rolling buffer overwrites old tokens."""
         return [part for part in self.parts if isinstance(part, RollingCache)], self.last, self.state
 
 

@@ -22,6 +22,7 @@ from bam_jax.evals.base import Evaluation
 from bam_jax.evals.plan import Plan, SampleRange, Trained, check_memory
 from bam_jax.evals.records import STOPPED, Cell
 from bam_jax.evals.registry import EVALUATIONS
+from bam_jax.models.generate import tolerance
 from bam_jax.parallel import sharding
 from bam_jax.system import console, git, jsonl, lock, resources
 from bam_jax.system.errors import UserError
@@ -85,6 +86,7 @@ def evaluate(
     overrides, mesh = sharding.take_mesh(evaluation.overrides)
     evaluation = dataclasses.replace(evaluation, overrides=overrides)
     _check_arguments(evaluation, memory)
+    prune_cache = tolerance(str(prune_cache))
     trained, state, source = _prepare(
         *(run, evaluation, mesh), memory=memory, skip=skip, prune_cache=prune_cache, allow=allow, progress=progress
     )

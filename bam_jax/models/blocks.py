@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bam_jax.attention import EMPTY, Cache, Dropout, Mask, PrunedCache, Scoring, Tiling, Tokens
 from bam_jax.attention.cache import BLOCK
+from bam_jax.attention.logits.skipping import log_share
 from bam_jax.attention.pruned import Groups, LayerCache
 from bam_jax.biases.base import Bias, head_axes
 from bam_jax.config import ModelConfig
@@ -175,7 +176,7 @@ class Attention(nnx.Module):
             return PrunedCache.empty(k, tokens, slots, groups, tolerance, v=v, state=state)
         return Cache.empty(k, tokens, slots, v=v, state=state)
 
-    def reach(self, slots: int) -> Int[Array, " K"]:
+    def reach(self, slots: int, tolerance: float | str) -> Int[Array, " K"]:
         """Tokens that each key head must keep, by its prior, where scores of content differ by `CONTENT` nats at most.
 
         It is a guess, since content has no bound; a `PrunedCache` checks each step. `slots` where the prior does not decide it.
@@ -184,28 +185,29 @@ class Attention(nnx.Module):
         candidates = jnp.arange(BLOCK, slots + BLOCK, BLOCK)
         far = jnp.full((self.kv_heads, len(candidates)), False)
         if self.encoding.rowwise() is None and self.ssmax_prior not in ("entmax", "asentmax", "adaptive"):
-            if type(self.encoding).coordinate is not Encoding.coordinate:
+            by_offset = bias if type(self.encoding).coordinate is Encoding.coordinate else bias.by_offset()
+            if by_offset is not None:
+                far = far | self._negligible_beyond(by_offset, candidates, slots, tolerance)
+            elif type(bias).bounds is not Bias.bounds:
                 far = far | (candidates >= CONTENT_AWARE)
-            else:
-                far = far | self._negligible_beyond(bias, candidates, slots)
             if window is not None:
                 far = far | (candidates >= window)
         return jnp.where(far.any(1), candidates[far.argmax(1)], slots)
 
-    def _negligible_beyond(self, bias: Bias, distance: Int[Array, " N"], slots: int) -> Bool[Array, "K N"]:
-        """Whether all keys beyond each distance together weigh less than 2**-24 of the query's own."""
+    def _negligible_beyond(
+        self, bias: Bias, distance: Int[Array, " N"], slots: int, tolerance: float | str
+    ) -> Bool[Array, "K N"]:
+        """Whether all keys from each distance on together weigh less than the tolerated share of the query's own."""
         axes = head_axes(bias)
         here, x = jnp.zeros(()), distance.astype(jnp.float32)
         bounds = lambda j: jax.vmap(lambda bias: bias.bounds((here, here), j), (axes,))(bias)
         if jax.tree.leaves(axes) and bounds((here, here)) is not None:
             (least, _), (_, most) = bounds((here, here)), bounds((jnp.full_like(x, -slots), -x))
             temperature = jnp.ones((1, 1))
-            if (
-                isinstance(self.ssmax, SSMax) and self.ssmax_prior == "inside"
-            ):  # rows that drop keys see more than they keep
-                temperature = self.ssmax(distance[None], bias)[0]
+            if isinstance(self.ssmax, SSMax) and self.ssmax_prior == "inside":
+                temperature = self.ssmax(distance[None], bias)[0]  # rows that drop keys see more than they keep
             lost = math.log(slots) + 2 * CONTENT + temperature * (most - least[:, None])
-            far = (lost < -24 * math.log(2)) & (temperature > 0)
+            far = (lost < log_share(tolerance, lost.dtype)) & (temperature > 0)
             return far.reshape(self.kv_heads, -1, len(distance)).all(1)
         return jnp.full((self.kv_heads, len(distance)), False)
 

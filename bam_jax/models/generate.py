@@ -53,21 +53,21 @@ def tolerance(text: str) -> float | str:
     except ValueError:
         share = 0.0
     if not 0 < share < 1:
-        raise UserError(
-            f"prune_cache={text} must be exact, off, or a share of attention between 0 and 1, such as 1e-4"
-        )
+        raise UserError(f"prune_cache={text} must be exact, off, or a share of attention between 0 and 1, such as 1e-4")
     return share
 
 
 class Kept:
-    """The tokens that each layer's key heads keep in the cache, which grow where they prove too few.
+    """The number of tokens that each key head keeps, per layer. It grows for heads whose check fails.
 
     Args:
-        slots: of a whole cache.
+        slots: capacity of a whole cache.
+        most: tokens above which a head keeps everything; None: no limit.
     """
 
-    def __init__(self, model: Decoder, slots: int):
-        self.slots, self._reach = slots, None
+    def __init__(self, model: Decoder, slots: int, most: int | None = None):
+        self.slots, self.most, self._grown = slots, most or slots, 0
+        self._reach: list[np.ndarray] | None = None
         if tolerance(str(model.prune_cache)) != "off":
             if per_device.on_mesh():
                 raise UserError(f"prune_cache={model.prune_cache} works on one device; leave it or config.mesh.* out")
@@ -75,30 +75,39 @@ class Kept:
 
     @property
     def groups(self) -> tuple[Groups, ...] | None:
-        """The groups of heads of every layer; () where all of a layer keep every token. None: so do all layers."""
+        """Head groups per layer; () if the layer keeps everything; None if pruning is off."""
         if self._reach is None:
             return None
-        found = (grouped(reach.tolist(), self.slots) for reach in self._reach)
+        limited = (np.where(reach > self.most, self.slots, reach) for reach in self._reach)
+        found = (grouped(reach.tolist(), self.slots) for reach in limited)
         return tuple(() if all(not kept for _, kept in groups) else groups for groups in found)
 
     def grow(self, caches: Caches) -> bool:
-        """Double what heads keep that may have missed something; whether there are any."""
-        if self._reach is None:
+        """Double the buffers of heads whose check failed; whether there are any."""
+        if self._reach is None or self.groups is None:
             return False
         missed = jax.device_get([cache.missed if isinstance(cache, PrunedCache) else False for cache in caches])
-        for reach, heads in zip(self._reach, missed, strict=True):
-            reach[heads] *= 2
-        return bool(np.any([np.any(heads) for heads in missed]))
+        if not any(np.any(heads) for heads in missed):
+            return False
+        self._grown += 1
+        for reach, groups, heads in zip(self._reach, self.groups, missed, strict=True):
+            for members, kept in groups:
+                if kept:  # a group's buffer may be longer than what a head asked for
+                    reach[list(members)] = kept
+            # Each growth reads the text again. After a few, a layer's heads no longer grow one by one.
+            reach[heads if self._grown <= 3 else np.any(heads) & (reach < self.slots)] *= 2
+        return True
 
     def share(self) -> float:
         """The share of a whole cache's slots that is kept."""
-        if self._reach is None:
+        if self._reach is None or self.groups is None:
             return 1.0
-        kept = [(kept or self.slots) * len(heads) for groups in self.groups or () for heads, kept in groups]
-        whole = sum(
-            self.slots * len(reach) for reach, groups in zip(self._reach, self.groups or (), strict=True) if not groups
-        )
-        return (sum(kept) + whole) / (self.slots * sum(map(len, self._reach)))
+        layers = zip(self.groups, self._reach, strict=True)
+        kept = [
+            sum((kept or self.slots) * len(heads) for heads, kept in groups) or self.slots * len(reach)
+            for groups, reach in layers
+        ]
+        return sum(kept) / (self.slots * sum(map(len, self._reach)))
 
 
 def read_in_chunks(
@@ -143,6 +152,7 @@ def read_in_chunks(
     graph, state = nnx.split(model)
     kept, done = kept or Kept(model, slots), 0
     while done < length + pad:
+        caches = logits = None  # gone before there are new ones
         caches = _empty(graph, state, batch, slots, lengths is None, kept.groups)
         for start in range(0, length + pad, chunk):
             piece = slice(start, start + chunk)
@@ -224,8 +234,10 @@ def generate(
         at, key_of_step = end[:, None] + n, jax.random.fold_in(key, n)
         token, caches = _write(graph, state, layers, token, at, caches, key_of_step, sampling, vocab)
         if kept.grow(caches):
+            caches = ()  # gone, before there are new ones
             so_far = jnp.concatenate(text, 1)
-            slots = so_far.shape[1] + -so_far.shape[1] % chunk + room
+            left = math.ceil((steps - n - 1) / SLOTS) * SLOTS
+            slots = so_far.shape[1] + -so_far.shape[1] % chunk + left
             of_rows = None if lengths is None else end + n + 1
             logits, caches = prefill(model, so_far, lengths=of_rows, chunk=chunk, slots=slots, kept=kept)
             token = _draw(logits, key_of_step, sampling, vocab)
@@ -270,7 +282,8 @@ class TextReader:
         self.chunk, self.read = _in_parts(max(read, math.ceil(equal / block) * block)), read
         self.slots = math.ceil(length / self.chunk) * self.chunk
         self._graph, self._state = nnx.split(model)
-        self.kept = Kept(model, self.slots)
+        # Buffers are copied before each chunk, to go back there. Longer ones would take more memory than whole caches.
+        self.kept = Kept(model, self.slots, most=self.chunk)
         # The text before in its slots, the number of slots before it, and the caches.
         self._last: tuple[np.ndarray, int, Caches] | None = None
         self._states: list[Any] = []  # of the caches before each chunk of that text

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
@@ -145,7 +145,8 @@ def text_parts() -> int:
     return 1 if mesh is None else mesh.shape[CONTEXT]
 
 
-def _cache_specs(cache: Cache, mesh: AbstractMesh) -> Cache:
+def cache_specs(cache: Cache, mesh: Mesh | AbstractMesh) -> Cache:
+    """The specs of a cache of which each device has its heads, rows and slots."""
     rows, _ = text_cut(cache.k.shape, mesh)
     vectors = P(rows, CONTEXT, TENSOR)
     tokens = jax.tree.map(_cut(rows, CONTEXT), cache.tokens)
@@ -158,7 +159,7 @@ def place(cache: LayerCache) -> LayerCache:
     mesh = ambient_mesh()
     if mesh is None or isinstance(cache, PrunedCache):
         return cache
-    return jax.lax.with_sharding_constraint(cache, _cache_specs(cache, mesh))
+    return jax.lax.with_sharding_constraint(cache, cache_specs(cache, mesh))
 
 
 def append(cache: Cache, k: Array, v: Array, tokens: Tokens, state: Any) -> Cache:
@@ -178,7 +179,7 @@ def append(cache: Cache, k: Array, v: Array, tokens: Tokens, state: Any) -> Cach
         )
         tokens = dataclasses.replace(tokens, position=position, coordinate=coordinate, kinds=kinds)
     rows, _ = text_cut(cache.k.shape, mesh)
-    specs, vectors = _cache_specs(cache, mesh), P(rows, CONTEXT, TENSOR)
+    specs, vectors = cache_specs(cache, mesh), P(rows, CONTEXT, TENSOR)
     write = jax.shard_map(
         lambda cache, k, v, tokens: cache.append(k, v, tokens, cache.state),
         in_specs=(specs, vectors, vectors, jax.tree.map(_cut(rows, CONTEXT), tokens)),
@@ -193,7 +194,7 @@ def rewound(cache: LayerCache, length: Array | int, saved: Any) -> LayerCache:
     mesh = ambient_mesh()
     if mesh is None or isinstance(cache, PrunedCache):
         return cache.rewound(length, saved)
-    specs, slots = _cache_specs(cache, mesh), jnp.asarray(length, jnp.int32) // mesh.shape[CONTEXT]
+    specs, slots = cache_specs(cache, mesh), jnp.asarray(length, jnp.int32) // mesh.shape[CONTEXT]
     back = lambda cache, slots: cache.rewound(slots, cache.state)
     back = jax.shard_map(back, in_specs=(specs, P()), out_specs=specs, check_vma=False)
     return dataclasses.replace(back(cache, slots), state=saved)
@@ -209,7 +210,7 @@ def last_coordinate(cache: LayerCache) -> Coordinate:
         of_last = jax.lax.axis_index(CONTEXT) == jax.lax.axis_size(CONTEXT) - 1
         return jax.tree.map(lambda x: jax.lax.psum(jnp.where(of_last, x, 0), CONTEXT), cache.last_coordinate())
 
-    specs = _cache_specs(cache, mesh)
+    specs = cache_specs(cache, mesh)
     rows, _ = text_cut(cache.k.shape, mesh)
     out = jax.tree.map(_cut(rows, None), cache.tokens.coordinate)
     return jax.shard_map(last, in_specs=(specs,), out_specs=out, check_vma=False)(cache)

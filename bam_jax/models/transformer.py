@@ -288,7 +288,7 @@ class Decoder(nnx.Module):
 
     def reach(self, slots: int) -> list[Int[Array, " K"]]:
         """For each layer the tokens that each key head must keep in texts of `slots` tokens; see `Attention.reach`."""
-        return [block.attention.reach(slots) for block in self.blocks()]
+        return [block.attention.reach(slots, self.prune_cache) for block in self.blocks()]
 
     def caches(
         self, batch: int, slots: int, *, common_positions: bool = True, groups: Sequence[Groups] | None = None

@@ -4,6 +4,7 @@
 
 compiles the training step for the slice and prints the memory of a device, as the compiler plans it, and a lower bound on the
 step's time. The exit code is 1 if the step does not fit. --search finds the fewest micro-batches that fit: the largest ones.
+--read=524288 compiles the reading of a text of so many tokens instead, one chunk of it, as `evaluate` and `generate` read it.
 
 Needs libtpu, of the extra `compilers`; --topology=cpu:8 compiles for this machine with JAX_NUM_CPU_DEVICES=8.
 """
@@ -27,7 +28,7 @@ from bam_jax.config import Config
 from bam_jax.data.tokenizers.copies import find_tokenizer
 from bam_jax.models import counts
 from bam_jax.parallel.sharding import DATA, FSDP
-from bam_jax.preflight import chips, report
+from bam_jax.preflight import chips, reading, report
 from bam_jax.preflight.step import Step
 from bam_jax.system.errors import UserError
 from bam_jax.training import run_folder, start
@@ -39,9 +40,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--config", required=True, help="a Python file with get_config()")
     parser.add_argument("--topology", required=True, help="a chip and how they stand, such as v5e:4x4; or cpu:8")
     parser.add_argument("--search", action="store_true", help="find the fewest micro-batches that fit")
+    parser.add_argument("--read", type=int, help="tokens of a text that is read through a cache, in place of a step")
     parser.add_argument("--utilisation", type=float, default=counts.UTILISATION, help="share of the peak reached (0.4)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given, overrides = configs.parse(argv, parser)
+    if given.read is not None and (given.read < 1 or given.search):
+        raise UserError(f"--read={given.read} must be a number of tokens, 1 or more, and has no --search")
     if not 0 < given.utilisation <= 1:
         raise UserError(f"--utilisation={given.utilisation} must be above 0 and at most 1")
     config = configs.load(given.config, start.sizes(overrides, Path()) | overrides)
@@ -50,6 +54,11 @@ def main(argv: Sequence[str]) -> int:
     where = chips.find(given.topology)
     vocab = run_folder.vocabulary_size(config, find_tokenizer(config.data.tokenizer, config.data.sources()))
     mesh = where.mesh(config.mesh)
+    if given.read is not None:
+        print(f"compiling the reading of {given.read:,} tokens ...", file=sys.stderr, flush=True)
+        found = reading.Reading.of(config, vocab, mesh, given.read).record(where)
+        print(json.dumps(found, indent=1) if given.json else reading.to_text(found))
+        return 0 if found["fits"] else 1
 
     def compiled(config: Config) -> dict[str, Any]:
         shape = " ".join(f"{axis}={size}" for axis, size in mesh.shape.items())

@@ -24,7 +24,7 @@ def record(step: Step, made: Compiled, where: Slice, utilisation: float) -> dict
         "bytes": step.bytes(),
         "compiled": {**dataclasses.asdict(made), "total": made.total},
         "memory": None if where.chip is None else where.chip.memory,
-        "fits": not made.refused and (where.chip is None or made.total <= where.chip.memory),
+        "fits": fits(made, where),
         "work": dataclasses.asdict(work),
         "utilisation": utilisation,
         "peak": where.peak,
@@ -33,6 +33,11 @@ def record(step: Step, made: Compiled, where: Slice, utilisation: float) -> dict
         "tokens": tokens,
         "tokens_per_second": None if seconds is None else tokens / max(seconds.values()),
     }
+
+
+def fits(made: Compiled, where: Slice) -> bool:
+    """Whether a program fits into the memory of a chip."""
+    return not made.refused and (where.chip is None or made.total <= where.chip.memory)
 
 
 def to_text(found: dict[str, Any]) -> str:
@@ -46,14 +51,14 @@ def to_text(found: dict[str, Any]) -> str:
         "",
         f"{'one device':34}{'':>12}   seconds, if nothing else took time",
     ]
-    lines += [f"  {kind:32}{_size(size):>12}" for kind, size in found["bytes"].items()]
+    lines += [f"  {kind:32}{size(size):>12}" for kind, size in found["bytes"].items()]
     if not made["refused"]:
         about = {"arguments": "all three, as laid out", "temporaries": "temporaries", "program": "the program"}
-        lines += [f"  {text:32}{_size(made[kind]):>12}" for kind, text in about.items()]
+        lines += [f"  {text:32}{size(made[kind]):>12}" for kind, text in about.items()]
     amounts = {
         "compute": ("operations", f"{work['operations']:.3g}"),
-        "memory": ("read and written", _size(work["read"])),
-        "links": ("sent", _size(work["sent"])),
+        "memory": ("read and written", size(work["read"])),
+        "links": ("sent", size(work["sent"])),
     }
     for kind, (text, amount) in amounts.items():
         taken = "" if found["seconds"] is None else f"{found['seconds'][kind]:12.3g}"
@@ -62,7 +67,7 @@ def to_text(found: dict[str, Any]) -> str:
     if made["refused"]:
         lines.append(f"it does not fit: {made['refused']}")
     elif found["memory"] is not None:
-        share = f"{_size(made['total'])} of {_size(found['memory'])}, {made['total'] / found['memory']:.0%}"
+        share = f"{size(made['total'])} of {size(found['memory'])}, {made['total'] / found['memory']:.0%}"
         lines.append(f"{'it fits' if found['fits'] else 'it does not fit'}: {share}")
     if found["seconds"] is not None:
         bound, seconds = max(found["seconds"].items(), key=lambda item: item[1])
@@ -76,10 +81,10 @@ def to_text(found: dict[str, Any]) -> str:
     return "\n".join([*lines, f"compiled in {made['seconds']:.0f} s"])
 
 
-def _size(n: float) -> str:
+def size(n: float) -> str:
     """A number of bytes for people.
 
-    >>> _size(5_020_000), _size(71_562_880_000)
+    >>> size(5_020_000), size(71_562_880_000)
     ('5.0 MB', '71.6 GB')
     """
     return f"{n / 1e9:,.1f} GB" if n >= 9.95e9 else f"{n / 1e6:,.1f} MB"

@@ -66,22 +66,27 @@ class Step:
 
     def compile(self) -> Compiled:
         """Compile it, and read JAX's memory analysis."""
-        start = time.perf_counter()
-        try:
-            made = self.lowered.compile()
-        except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error):
-                raise
-            first = " ".join(str(error).splitlines()[0].split())
-            return Compiled(refused=first, seconds=time.perf_counter() - start)
-        memory: Any = made.memory_analysis()
-        arguments = memory.argument_size_in_bytes
-        return Compiled(
-            arguments=arguments,
-            temporaries=memory.total_allocation_bytes - arguments,  # libtpu's temp_size may be above the total
-            program=memory.generated_code_size_in_bytes,
-            seconds=time.perf_counter() - start,
-        )
+        return compiled(self.lowered)
+
+
+def compiled(lowered: jax.stages.Lowered) -> Compiled:
+    """Compile a program, and read JAX's memory analysis."""
+    start = time.perf_counter()
+    try:
+        made = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        first = " ".join(str(error).splitlines()[0].split())
+        return Compiled(refused=first, seconds=time.perf_counter() - start)
+    memory: Any = made.memory_analysis()
+    arguments = memory.argument_size_in_bytes
+    return Compiled(
+        arguments=arguments,
+        temporaries=memory.total_allocation_bytes - arguments,  # libtpu's temp_size may be above the total
+        program=memory.generated_code_size_in_bytes,
+        seconds=time.perf_counter() - start,
+    )
 
 
 def held(tree: Any) -> int:

@@ -163,3 +163,10 @@ def test_heads_of_similar_reach_share_a_buffer():
     assert sorted(head for heads, _ in groups for head in heads) == list(range(8))
     assert all(reach[head] <= slots for heads, slots in groups for head in heads)
     assert sum(len(heads) * slots for heads, slots in groups) < 1.15 * sum(reach) and len(groups) < 7
+
+
+def test_what_needs_dropped_keys_is_refused(rng):
+    steps = Steps(rng)
+    steps.scoring = dataclasses.replace(steps.scoring, mask=Mask(window=100, sink_tokens=4))
+    with pytest.raises(ValueError, match="sink tokens and row-wise biases"):
+        steps.read(1)

@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -227,3 +229,44 @@ def test_a_pruned_cache_is_refused_on_a_mesh_and_by_a_share_that_is_none(rng):
         with pytest.raises(UserError, match=f"prune_cache={text} must be exact"):
             generate.tolerance(text)
     assert [generate.tolerance(text) for text in ("off", "exact", "1e-4")] == ["off", "exact", 1e-4]
+
+
+def test_a_growing_buffer_never_shrinks():
+    """A group's buffer may be longer than what one of its heads asked for: that is what doubles."""
+    made = pruned("alibi")
+    made.prune_cache = "exact"
+    kept = generate.Kept(made, 100_000)
+    kept._reach = [np.array([700, 800])]
+    assert kept.groups == ((((0, 1), 896),),)
+    caches = generate._empty(*nnx.split(made), 1, 100_000, True, kept.groups)
+    missed = dataclasses.replace(caches[0], missed=jnp.array([True, False]))
+    assert not kept.grow(caches) and kept.grow((missed,))
+    assert kept.groups == ((((1,), 896), ((0,), 1792)),)
+    assert abs(kept.share() - (896 + 1792) / 200_000) < 1e-6
+    for _ in range(12):
+        kept.grow((missed,))
+    assert kept.groups == ((),) and kept.share() == 1  # the whole layer, after a few
+
+
+def test_a_reader_copies_no_buffer_that_is_longer_than_a_chunk():
+    made = pruned()
+    made.prune_cache = "exact"
+    (short, _), (whole, kept) = generate.TextReader(made, 600, chunk=256, read=3).kept.groups[0]
+    assert (short, whole, kept) == ((0,), (1,), 0)  # of 384 tokens elsewhere
+
+
+@pytest.mark.parametrize(
+    ("encoding", "options", "reach"),
+    [
+        ("inkling", {}, [10_112] * 2),
+        ("bam_contextual", {"init": "ladder"}, [10_112, 128]),
+        ("cable", {}, [1024] * 2),
+        ("rope", {"window": 200}, [256] * 2),
+        ("cope", {"window": 200}, [10_112] * 2),
+    ],
+)
+def test_heads_keep_what_their_prior_reaches(encoding, options, reach):
+    made = pruned(encoding, **options)
+    made.prune_cache = "exact"
+    found = generate.Kept(made, 10_112)._reach[0]
+    np.testing.assert_array_equal(found, reach)

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import jax
 import pytest
+from flax import nnx
 
 from bam_jax import config as configs
 from bam_jax.config import Config, MeshConfig, ModelConfig
 from bam_jax.data import loader, tokenizers
-from bam_jax.preflight import chips, estimate, report
+from bam_jax.models import generate, transformer
+from bam_jax.parallel import sharding
+from bam_jax.preflight import chips, estimate, reading, report
 from bam_jax.preflight.__main__ import main, search
 from bam_jax.preflight.step import Compiled, Step, batch_of
 from bam_jax.system.errors import UserError
@@ -95,6 +98,9 @@ def test_the_batch_is_what_the_loader_gives(overrides):
         ("cpu:9", "of which there are 8 here; set JAX_NUM_CPU_DEVICES"),
         ("cpu:8 --config.mesh.fsdp=16", "needs 16 devices, and this CPU is 8"),
         ("cpu:8 --utilisation=0", "utilisation=0.0 must be above 0"),
+        ("cpu:8 --read=0", "--read=0 must be a number of tokens, 1 or more"),
+        ("cpu:8 --read=64 --search", "--read=64 .* has no --search"),
+        ("cpu:8 --read=64 --config.mesh.tensor=8", "config.model.heads=4 must be a multiple of the mesh's tensor=8"),
     ],
 )
 def test_what_cannot_be_compiled_is_refused(name, says, monkeypatch):
@@ -143,3 +149,24 @@ def test_the_command(capsys):
     assert found["mesh"] == {"data": 1, "fsdp": 4, "tensor": 1, "context": 1} and found["fits"]
     assert found["compiled"]["arguments"] == sum(found["bytes"].values())
     assert "--config.optimizer.accumulate=1" in found["options"] and found["work"]["sent"] > 0
+
+
+@pytest.mark.parametrize("encoding", ["bam", pytest.param("cable", marks=pytest.mark.full)])
+def test_the_bytes_of_a_reading_are_those_of_the_caches_that_it_fills(encoding):
+    config = tiny("mesh.tensor=2", "mesh.context=4", f"encoding={encoding}")
+    mesh = chips.find("cpu:8").mesh(config.mesh)
+    found = reading.Reading.of(config, VOCAB, mesh, 2000, chunk=256).record(chips.find("cpu:8"))
+    assert (found["tokens"], found["chunk"]) == (2048, 256) and found["fits"]
+    model = transformer.placed(transformer.build(config, vocab=VOCAB, rngs=nnx.Rngs(0)), mesh)
+    with sharding.active(mesh):
+        _, caches = generate.prefill(model, jax.numpy.zeros((1, 2000), int), chunk=256)
+    here = lambda tree: sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(tree))
+    assert found["bytes"] == {"parameters": here(nnx.state(model)), "cache": here(caches)}
+    assert found["compiled"]["arguments"] >= sum(found["bytes"].values())
+
+
+@pytest.mark.full
+def test_the_command_of_a_reading(capsys):
+    arguments = [f"--config={QUICKSTART}", "--topology=cpu:8", "--config.mesh.context=8", "--config.model.layers=1"]
+    assert main([*arguments, "--read=4096"]) == 0
+    assert "reading 4,096 tokens in chunks of 4,096" in capsys.readouterr().out

@@ -66,3 +66,11 @@ def test_a_pattern_and_all_that_goes_with_attention(pattern, chip, mesh, preflig
     today = [f"--config.{each}" for each in f"{options} log_temperature=0.1".split()]
     status, found = preflight(chip, f"--config.encoding={pattern}", *today, *mesh)
     assert status == 0 and found["compiled"]["arguments"] == pytest.approx(sum(found["bytes"].values()), rel=0.1)
+
+
+def test_a_long_text_on_four_chips(preflight):
+    status, found = preflight("v5e", "--read=16384", "--config.mesh.tensor=2", "--config.mesh.context=2")
+    assert status == 0 and found["tokens"] == 16_384
+    keys_and_values = 2 * 2 * 256 * 16_384 * 2 // 4  # two layers of bfloat16 on four chips
+    assert keys_and_values < found["bytes"]["cache"] < 1.1 * keys_and_values
+    assert sum(found["bytes"].values()) <= found["compiled"]["arguments"]

@@ -233,7 +233,7 @@ def _negligible(queries: Extents, keys: Extents, scoring: Scoring, skip: float |
     # Only a tile whose bias is below the best can be left out. Its t_i (b - b') is negative, so that the smallest t_i
     # bounds it for all rows; with a t_i of 0 or less the bias rules nothing out.
     lost = content + its_content + math.log(total) + coldest * (high - best)
-    return (lost < _log_share(skip, lost.dtype)) & (coldest > 0)
+    return (lost < log_share(skip, lost.dtype)) & (coldest > 0)
 
 
 def _content(queries: Extents, keys: Extents, scoring: Scoring) -> Array:
@@ -277,7 +277,7 @@ def constant_bias(
     middle = (jnp.take_along_axis(low, at, -1) + jnp.take_along_axis(high, at, -1)) / 2
     # In a block without queries, whose heat is infinite, nothing is whole.
     off = _heat(queries) * jnp.maximum(high - middle, middle - low)
-    return whole & (off < math.exp(_log_share(skip, off.dtype))), middle[..., 0]
+    return whole & (off < math.exp(log_share(skip, off.dtype))), middle[..., 0]
 
 
 def within_reach(
@@ -308,10 +308,11 @@ def within_reach(
     found = pad(found, block_q, jnp.inf)
     found = found.reshape(*found.shape[:2], -1, block_q).min((0, 3))[:, :, None]  # [H, N, 1]
     held = _content(queries, keys, scoring) + math.log(total) + functools.reduce(jnp.maximum, corners) - found
-    return seen & ~(held < _log_share(skip, held.dtype))  # NaN compares as false: it is needed
+    return seen & ~(held < log_share(skip, held.dtype))  # NaN compares as false: it is needed
 
 
-def _log_share(skip: float | str, dtype: jnp.dtype) -> float:
+def log_share(skip: float | str, dtype: jnp.dtype) -> float:
+    """The logarithm of the share of a row's mass that may be left out."""
     return math.log(float(jnp.finfo(dtype).eps) / 2 if skip == "exact" else float(skip))
 
 

@@ -1,0 +1,95 @@
+"""A chunk of a long text read through the cache, as evaluations read it, compiled for devices that need not be there."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bam_jax.config import Config
+from bam_jax.models import generate, per_device, transformer
+from bam_jax.parallel import sharding
+from bam_jax.preflight.chips import Slice
+from bam_jax.preflight.report import fits, size
+from bam_jax.preflight.step import compiled, held
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """The last chunk of a text, which is not read, lowered for the devices of a mesh.
+
+    Args:
+        model, caches: shapes and shardings.
+        tokens: of the text, whole chunks.
+        chunk: tokens that are read at once.
+    """
+
+    mesh: Mesh
+    model: nnx.State
+    caches: transformer.Caches
+    tokens: int
+    chunk: int
+    lowered: jax.stages.Lowered
+
+    @classmethod
+    def of(cls, config: Config, vocab: int, mesh: Mesh, tokens: int, chunk: int = generate.CHUNK) -> "Reading":
+        """The reading of a text of so many tokens by a configuration's model."""
+        sharding.check_model(config, mesh)
+        chunk = min(chunk, tokens)
+        slots = -(-tokens // chunk) * chunk
+        with jax.set_mesh(mesh):
+            graph, tree = transformer.split(
+                nnx.eval_shape(lambda: transformer.build(config, vocab=vocab, rngs=nnx.Rngs(0)))
+            )
+            tree = {name: on(part, sharding.parameter_shardings(part, mesh)) for name, part in tree.items()}
+            decoder, state = nnx.split(nnx.merge(graph, tree["params"], tree["frozen"]))
+            shapes = jax.eval_shape(lambda state: nnx.merge(decoder, state).caches(1, slots), state)
+            specs = [per_device.cache_specs(cache, mesh) for cache in shapes]
+            named = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
+            caches = tuple(map(on, shapes, named))
+            text = jax.ShapeDtypeStruct((1, chunk), jnp.int32, sharding=NamedSharding(mesh, PartitionSpec()))
+            lowered = generate._read.lower(decoder, state, text, text, caches, 1)
+        return cls(mesh, state, caches, slots, chunk, lowered)
+
+    def record(self, where: Slice) -> dict[str, Any]:
+        """What is known of it on a slice; bytes are those of one device."""
+        made = compiled(self.lowered)
+        return {
+            "topology": where.name,
+            "devices": len(where.devices),
+            "mesh": dict(self.mesh.shape),
+            "tokens": self.tokens,
+            "chunk": self.chunk,
+            "bytes": {"parameters": held(self.model), "cache": held(self.caches)},
+            "compiled": {**dataclasses.asdict(made), "total": made.total},
+            "memory": None if where.chip is None else where.chip.memory,
+            "fits": fits(made, where),
+        }
+
+
+def on(shapes: Any, shardings: Any) -> Any:
+    """Shapes with their shardings."""
+    return jax.tree.map(lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), shapes, shardings)
+
+
+def to_text(found: dict[str, Any]) -> str:
+    """Write a record as lines to read."""
+    made = found["compiled"]
+    mesh = " ".join(f"{axis}={count}" for axis, count in found["mesh"].items())
+    lines = [
+        f"{found['topology']}: {found['devices']} devices, mesh {mesh}",
+        f"reading {found['tokens']:,} tokens in chunks of {found['chunk']:,}",
+        "",
+        "one device",
+        *(f"  {kind:32}{size(count):>12}" for kind, count in found["bytes"].items()),
+    ]
+    if made["refused"]:
+        return "\n".join([*lines, "", f"it does not fit: {made['refused']}", f"compiled in {made['seconds']:.0f} s"])
+    about = {"arguments": "both, as laid out", "temporaries": "temporaries", "program": "the program"}
+    lines += [f"  {text:32}{size(made[kind]):>12}" for kind, text in about.items()]
+    if found["memory"] is not None:
+        share = f"{size(made['total'])} of {size(found['memory'])}, {made['total'] / found['memory']:.0%}"
+        lines += ["", f"{'it fits' if found['fits'] else 'it does not fit'}: {share}"]
+    return "\n".join([*lines, f"compiled in {made['seconds']:.0f} s"])
