@@ -93,10 +93,10 @@ def test_rows_of_different_lengths_and_some_rows_only(rng):
 def test_a_key_that_outweighs_its_prior_is_missed(count, rng):
     """A dropped key, aligned with a later query: the norms bound it, and the head that must keep more is named."""
     steps = Steps(rng)
-    steps.q = steps.q.at[:, 400 + count - 1, 2].set(60.0)
-    steps.k = steps.k.at[:, 10, 1].set(60.0)
-    for piece in (200, 200, count):
-        out, expected = steps.read(piece)
+    steps.k = steps.k.at[:, 10, 1].set(200 * steps.q[:, 400 + count - 1, 3])
+    steps.read(200), steps.read(200)
+    steps.pruned = dataclasses.replace(steps.pruned, missed=jnp.zeros(K, bool))  # its norm alone was suspect before
+    out, expected = steps.read(count)
     assert float(jnp.abs(out - expected).max()) > 0.1
     np.testing.assert_array_equal(steps.pruned.missed, [False, True, False])
 
