@@ -234,7 +234,7 @@ def generate(
         at, key_of_step = end[:, None] + n, jax.random.fold_in(key, n)
         token, caches = _write(graph, state, layers, token, at, caches, key_of_step, sampling, vocab)
         if kept.grow(caches):
-            caches = ()  # gone, before there are new ones
+            caches = ()  # gone before there are new ones
             so_far = jnp.concatenate(text, 1)
             left = math.ceil((steps - n - 1) / SLOTS) * SLOTS
             slots = so_far.shape[1] + -so_far.shape[1] % chunk + left
@@ -316,9 +316,8 @@ class TextReader:
             position = np.arange(at, at + self.chunk, dtype=np.int32)[None] - pad
             position = np.where(position < 0, EMPTY, position)
             piece = text[None, at : at + self.chunk]
-            self._states.append(
-                jax.tree.map(np.array, [cache.to_save for cache in caches])
-            )  # copies: caches are donated
+            saved = [cache.to_save for cache in caches]
+            self._states.append(jax.tree.map(np.array, saved))  # copies: caches are donated
             # Every chunk gives logits: a second program, for chunks without them, would cost more to compile.
             logits, caches = _read(self._graph, self._state, piece, position, caches, self.read)
             if self.kept.grow(caches):
