@@ -66,8 +66,7 @@ def main(argv: Sequence[str]) -> None:
     if prune_cache != "off" and model.mesh is None:
         share = Kept(model.decoder, length + given.tokens).share()
         console.log(
-            f"the cache keeps {share:.1%} of all keys"
-            + (", and more where that would change the text" if share < 1 else "")
+            f"the cache keeps {share:.1%} of all keys" + (", and more where a check fails" if share < 1 else "")
         )
     bar = console.progress(length, unit="token", label="prompt", show=None if length > CHUNK else False)
     start, times = time.perf_counter(), []

@@ -34,6 +34,7 @@ from bam_jax.biases import Uniform
 from bam_jax.models import generate, transformer
 from bam_jax.models.sampling import GREEDY
 from bam_jax.system import console, files
+from bam_jax.system.errors import UserError
 from bam_jax.system.machine import machine
 
 CHUNK = 8192
@@ -113,9 +114,13 @@ def main(argv: Sequence[str]) -> None:
     given, overrides = configs.parse(argv, parser)
     config = configs.load(given.config, overrides)
     model = transformer.build(config, vocab=config.model.vocab or 32_768, rngs=nnx.Rngs(0))
-    if given.sizes:
+    if given.sizes is not None:
         model.prune_cache = "exact"
-        for tokens in map(int, given.sizes.split(",")):
+        for text in given.sizes.split(","):
+            if not text.isdecimal() or not (tokens := int(text)):
+                raise UserError(
+                    f"--sizes={given.sizes} must be numbers of tokens, 1 or more, as in --sizes=32768,131072"
+                )
             print(f"{tokens:,} tokens: {generate.Kept(model, tokens).share():.2%} of the keys")
         return
     texts = {}

@@ -87,6 +87,8 @@ def evaluate(
     evaluation = dataclasses.replace(evaluation, overrides=overrides)
     _check_arguments(evaluation, memory)
     prune_cache = tolerance(str(prune_cache))
+    if mesh is not None and prune_cache != "off":
+        raise UserError(f"prune_cache={prune_cache} works on one device; leave it or config.mesh.* out")
     trained, state, source = _prepare(
         *(run, evaluation, mesh), memory=memory, skip=skip, prune_cache=prune_cache, allow=allow, progress=progress
     )

@@ -182,7 +182,8 @@ class Attention(nnx.Module):
         It is a guess, since content has no bound; a `PrunedCache` checks each step. `slots` where the prior does not decide it.
         """
         bias, window = self.encoding.bias(), self.encoding.window
-        candidates = jnp.arange(BLOCK, slots + BLOCK, BLOCK)
+        step = BLOCK * math.ceil(slots / (BLOCK * 8192))  # a few thousand candidates, however long the text
+        candidates = jnp.arange(step, slots + step, step)
         far = jnp.full((self.kv_heads, len(candidates)), False)
         if self.encoding.rowwise() is None and self.ssmax_prior not in ("entmax", "asentmax", "adaptive"):
             by_offset = bias if type(self.encoding).coordinate is Encoding.coordinate else bias.by_offset()

@@ -35,7 +35,7 @@ def prune_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prune-cache",
         default="off",
-        metavar="exact|SHARE",
+        metavar="off|exact|SHARE",
         help="keep only keys that a head's prior reaches; SHARE: of attention that dropped keys may hold, such as 1e-4 (off)",
     )
 

@@ -44,8 +44,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--utilisation", type=float, default=counts.UTILISATION, help="share of the peak reached (0.4)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given, overrides = configs.parse(argv, parser)
-    if given.read is not None and (given.read < 1 or given.search):
-        raise UserError(f"--read={given.read} must be a number of tokens, 1 or more, and has no --search")
+    if given.read is not None and given.read < 1:
+        raise UserError(f"--read={given.read} must be a number of tokens, 1 or more")
+    if given.read is not None and given.search:
+        raise UserError(
+            f"--search finds micro-batches of a training step, which --read={given.read} has not; leave one out"
+        )
     if not 0 < given.utilisation <= 1:
         raise UserError(f"--utilisation={given.utilisation} must be above 0 and at most 1")
     config = configs.load(given.config, start.sizes(overrides, Path()) | overrides)

@@ -80,7 +80,7 @@ def to_text(found: dict[str, Any]) -> str:
     mesh = " ".join(f"{axis}={count}" for axis, count in found["mesh"].items())
     lines = [
         f"{found['topology']}: {found['devices']} devices, mesh {mesh}",
-        f"reading {found['tokens']:,} tokens in chunks of {found['chunk']:,}",
+        f"a cache for {found['tokens']:,} tokens, read in chunks of {found['chunk']:,}",
         "",
         "one device",
         *(f"  {kind:32}{size(count):>12}" for kind, count in found["bytes"].items()),

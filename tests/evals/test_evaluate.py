@@ -195,9 +195,11 @@ def test_an_override_changes_what_is_measured_and_skipping_does_not(run):
         measuring.evaluate(run, Perplexity((48,), tokens=96), prune_cache=prune)[0]["overrides"]
         for prune in ("exact", 0.01)
     )
-    assert (exact, share) == ({}, {"prune_cache": 0.01}) and len(
-        lines(run)
-    ) == 4  # "exact" changes nothing: it is there
+    # "exact" changes nothing, so its record is there already
+    assert (exact, share) == ({}, {"prune_cache": 0.01}) and len(lines(run)) == 4
+    for prune, mesh, says in ((2, {}, "prune_cache=2 must be exact"), ("exact", {"mesh.tensor": 2}, "one device")):
+        with pytest.raises(UserError, match=says):
+            measuring.evaluate(run, Perplexity((48,), tokens=96, overrides=mesh), prune_cache=prune)
 
 
 @pytest.mark.parametrize("change", [{"overrides": {"encoding_options.window": 8}}, {"seed": 1}])
