@@ -42,7 +42,7 @@ def fits(made: Compiled, where: Slice) -> bool:
 
 def to_text(found: dict[str, Any]) -> str:
     """Write a record as lines to read."""
-    mesh = " ".join(f"{axis}={size}" for axis, size in found["mesh"].items())
+    mesh = " ".join(f"{axis}={count}" for axis, count in found["mesh"].items())
     made, work = found["compiled"], found["work"]
     lines = [
         f"{found['topology']}: {found['devices']} devices, mesh {mesh}",
@@ -51,14 +51,14 @@ def to_text(found: dict[str, Any]) -> str:
         "",
         f"{'one device':34}{'':>12}   seconds, if nothing else took time",
     ]
-    lines += [f"  {kind:32}{size(size):>12}" for kind, size in found["bytes"].items()]
+    lines += [f"  {kind:32}{gigabytes(count):>12}" for kind, count in found["bytes"].items()]
     if not made["refused"]:
         about = {"arguments": "all three, as laid out", "temporaries": "temporaries", "program": "the program"}
-        lines += [f"  {text:32}{size(made[kind]):>12}" for kind, text in about.items()]
+        lines += [f"  {text:32}{gigabytes(made[kind]):>12}" for kind, text in about.items()]
     amounts = {
         "compute": ("operations", f"{work['operations']:.3g}"),
-        "memory": ("read and written", size(work["read"])),
-        "links": ("sent", size(work["sent"])),
+        "memory": ("read and written", gigabytes(work["read"])),
+        "links": ("sent", gigabytes(work["sent"])),
     }
     for kind, (text, amount) in amounts.items():
         taken = "" if found["seconds"] is None else f"{found['seconds'][kind]:12.3g}"
@@ -67,7 +67,7 @@ def to_text(found: dict[str, Any]) -> str:
     if made["refused"]:
         lines.append(f"it does not fit: {made['refused']}")
     elif found["memory"] is not None:
-        share = f"{size(made['total'])} of {size(found['memory'])}, {made['total'] / found['memory']:.0%}"
+        share = f"{gigabytes(made['total'])} of {gigabytes(found['memory'])}, {made['total'] / found['memory']:.0%}"
         lines.append(f"{'it fits' if found['fits'] else 'it does not fit'}: {share}")
     if found["seconds"] is not None:
         bound, seconds = max(found["seconds"].items(), key=lambda item: item[1])
@@ -81,10 +81,10 @@ def to_text(found: dict[str, Any]) -> str:
     return "\n".join([*lines, f"compiled in {made['seconds']:.0f} s"])
 
 
-def size(n: float) -> str:
+def gigabytes(n: float) -> str:
     """A number of bytes for people.
 
-    >>> size(5_020_000), size(71_562_880_000)
+    >>> gigabytes(5_020_000), gigabytes(71_562_880_000)
     ('5.0 MB', '71.6 GB')
     """
     return f"{n / 1e9:,.1f} GB" if n >= 9.95e9 else f"{n / 1e6:,.1f} MB"

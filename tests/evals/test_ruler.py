@@ -43,13 +43,13 @@ class Stub(nnx.Module):
         self.config = ModelConfig(layers=1, width=8, heads=1, hidden=8)
         self.answer, self.end = answer, end
         self.head = nnx.Param(jnp.zeros(3))
-        self.longest = 10**6
+        self.longest, self.prune_cache = 10**6, "off"
 
     def check_length(self, length):
         if length > self.longest:
             raise UserError(f"{length} tokens are too many")
 
-    def caches(self, batch, slots, common_positions):
+    def caches(self, batch, slots, common_positions, groups):
         assert not common_positions
         empty = jnp.zeros((batch, slots), jnp.int32)
         return empty, empty + EMPTY, jnp.zeros((), jnp.int32)
