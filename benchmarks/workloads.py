@@ -132,21 +132,24 @@ def decoding(contender: Contender, length: int, calls: int) -> Workload:
     slots = length + -length % chunk + calls * TOKENS
 
     # The cache is written in place: a copy in each step would be most of the time behind a long context.
-    @functools.partial(jax.jit, donate_argnums=3)
-    def step(tree: Any, token: Any, position: Any, caches: Any) -> tuple[Any, Any, Any]:
-        logits, caches = contender.decoder(tree)(token, position=position, caches=caches, read=1)
+    @functools.partial(jax.jit, donate_argnums=4)
+    def step(tree: Any, layers: Any, token: Any, position: Any, caches: Any) -> tuple[Any, Any, Any]:
+        logits, caches = contender.decoder(tree)(token, position=position, caches=caches, read=1, layers=layers)
         return jnp.argmax(logits, axis=-1), position + 1, caches
 
     def start() -> tuple:
         tree = contender.parameters()
-        logits, caches = generate.prefill(contender.decoder(tree), contender.texts(1, length), chunk=chunk, slots=slots)
-        return tree, jnp.argmax(logits[:, -1:], axis=-1), jnp.full((1, 1), length, jnp.int32), caches
+        decoder = contender.decoder(tree)
+        logits, caches = generate.prefill(decoder, contender.texts(1, length), chunk=chunk, slots=slots)
+        # The layers apart, as `generate` has them.
+        layers = decoder.layer_states()
+        return tree, layers, jnp.argmax(logits[:, -1:], axis=-1), jnp.full((1, 1), length, jnp.int32), caches
 
     def call(state: tuple) -> tuple:
-        tree, *rest = state
+        tree, layers, *rest = state
         for _ in range(TOKENS):
-            rest = step(tree, *rest)
-        return (tree, *jax.block_until_ready(rest))
+            rest = step(tree, layers, *rest)
+        return (tree, layers, *jax.block_until_ready(rest))
 
     return Workload(start, call, work=TOKENS)
 

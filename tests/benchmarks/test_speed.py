@@ -37,9 +37,9 @@ def test_what_is_timed_as_decoding_writes_what_generate_writes():
     workload = workloads.decoding(contender, 5, calls=2)
     state = workload.start()
     for call in range(2):
-        assert int(state[1][0, 0]) == int(expected[0, call * workloads.TOKENS])
+        assert int(state[2][0, 0]) == int(expected[0, call * workloads.TOKENS])
         state = workload.call(state)
-    assert int(state[1][0, 0]) == int(expected[0, -1]) and int(state[2][0, 0]) == 5 + 2 * workloads.TOKENS
+    assert int(state[2][0, 0]) == int(expected[0, -1]) and int(state[3][0, 0]) == 5 + 2 * workloads.TOKENS
 
 
 @pytest.mark.full
