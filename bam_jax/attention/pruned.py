@@ -253,9 +253,9 @@ class PrunedCache:
 
         def of_row(row: Any) -> Array:
             q, lse, queries, keys, temperature = jax.tree.map(lambda x: x[None], row)
-            of_row = dataclasses.replace(scoring, queries=queries, keys=keys, temperature=temperature)
+            alone = dataclasses.replace(scoring, queries=queries, keys=keys, temperature=temperature)
             k = jnp.zeros((1, 1, key_heads, q.shape[3]), q.dtype)  # the bounds alone are read
-            return skipping.within_reach(q, k, of_row, lse, self.tolerance, self.slots)
+            return skipping.within_reach(q, k, alone, lse, self.tolerance, self.slots)
 
         # Row by row: in rows of different lengths the same position is near in one and far in another.
         rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (q.shape[0], *x.shape[1:])), of_rows)

@@ -14,6 +14,7 @@ from bam_jax.parallel import sharding
 from bam_jax.preflight.chips import Slice
 from bam_jax.preflight.report import fits, gigabytes
 from bam_jax.preflight.step import compiled, held
+from bam_jax.training.step import with_shardings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,12 +44,12 @@ class Reading:
             graph, tree = transformer.split(
                 nnx.eval_shape(lambda: transformer.build(config, vocab=vocab, rngs=nnx.Rngs(0)))
             )
-            tree = {name: on(part, sharding.parameter_shardings(part, mesh)) for name, part in tree.items()}
+            tree = {name: with_shardings(part, sharding.parameter_shardings(part, mesh)) for name, part in tree.items()}
             decoder, state = nnx.split(nnx.merge(graph, tree["params"], tree["frozen"]))
             shapes = jax.eval_shape(lambda state: nnx.merge(decoder, state).caches(1, slots), state)
             specs = [per_device.cache_specs(cache, mesh) for cache in shapes]
             named = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
-            caches = tuple(map(on, shapes, named))
+            caches = tuple(map(with_shardings, shapes, named))
             text = jax.ShapeDtypeStruct((1, chunk), jnp.int32, sharding=NamedSharding(mesh, PartitionSpec()))
             lowered = generate._read.lower(decoder, state, text, text, caches, 1)
         return cls(mesh, state, caches, slots, chunk, lowered)
@@ -67,11 +68,6 @@ class Reading:
             "memory": None if where.chip is None else where.chip.memory,
             "fits": fits(made, where),
         }
-
-
-def on(shapes: Any, shardings: Any) -> Any:
-    """Shapes with their shardings."""
-    return jax.tree.map(lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), shapes, shardings)
 
 
 def to_text(found: dict[str, Any]) -> str:

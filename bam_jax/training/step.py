@@ -58,8 +58,8 @@ def state_shardings(state: State, tx: optax.GradientTransformation, mesh: jax.sh
     return {"model": {"params": params, "frozen": frozen}, "optimizer": moments}
 
 
-def with_shardings(shapes: State, shardings: Shardings) -> State:
-    """Shapes, dtypes and shardings of the state."""
+def with_shardings(shapes: Any, shardings: Any) -> Any:
+    """A tree of shapes and dtypes, with shardings."""
     return jax.tree.map(lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), shapes, shardings)
 
 
