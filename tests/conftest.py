@@ -1,9 +1,12 @@
 """What all tests share."""
 
+import contextlib
+import functools
 import importlib.util
 import json
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import sys
@@ -14,12 +17,15 @@ os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")  # of one processor, for meshe
 # Small programs run a few times: compiling costs more than running. (Set it to 0 to test what users run.)
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
+import fsspec
 import hypothesis
 import jax
 import numpy as np
 import pytest
 
 sys.path.append(str(Path(__file__).parent))  # of `endurance`, as its run.py has it
+
+import buckets
 
 # The same examples in every run, and no time limit on one: the first compiles.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
@@ -111,6 +117,26 @@ def write_tiny():
         return folder
 
     return write
+
+
+@pytest.fixture(scope="session")
+def servers():
+    """Variables of a server of buckets, by its kind; started when they are asked for."""
+    with contextlib.ExitStack() as stack:
+        yield functools.cache(lambda kind: stack.enter_context(buckets.served(kind)))
+
+
+@pytest.fixture(params=["gs", "s3"])
+def folder_in_bucket(request, monkeypatch, servers):
+    """The address of an empty folder in a bucket of each kind."""
+    kind = request.param
+    for name, value in servers(kind).items():
+        monkeypatch.setenv(name, value)
+    if kind == "gs":
+        monkeypatch.setitem(fsspec.config.conf, "gs", {"token": "anon"})
+    fsspec.get_filesystem_class(kind).clear_instance_cache()  # those made for another server
+    yield f"{kind}://{buckets.NAME}/{secrets.token_hex(4)}"
+    fsspec.get_filesystem_class(kind).clear_instance_cache()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
+from bam_jax.system.errors import aliased
 from bam_jax.system.extras import import_extra
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ _MINUTE = 60.0  # seconds between two lines of progress where there is no termin
 
 def log(text: str) -> None:
     """Print a line on stderr, above the bar if a terminal shows one; from any thread."""
+    text = aliased(text)
     bars = sys.modules.get("tqdm")  # else there is no bar
     if bars is not None and sys.stderr.isatty():
         bars.tqdm.write(text, file=sys.stderr)

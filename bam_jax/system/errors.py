@@ -56,6 +56,8 @@ class Interrupted(Stopped):
 
 LONGEST = 1500  # characters of a message, at most: a name that is given may be as long as a command line
 NAMES = 20  # names in a list within a message, at most
+ALIASES: dict[str, str] = {}
+"""Temporary folders, and the addresses of what is copied there, by which messages name them."""
 LEAST = 3 * 2**30
 """Bytes of address space below which libraries do not fail cleanly: OpenBLAS retries for ever, and XLA's compiler aborts."""
 LESS = (
@@ -113,6 +115,13 @@ def one_line(text: str) -> str:
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 500]} ... {line[-400:]}"
 
 
+def aliased(text: str) -> str:
+    """The text with addresses in place of temporary folders (`ALIASES`)."""
+    for folder, address in ALIASES.items():
+        text = text.replace(folder, address)
+    return text
+
+
 def ending(error: BaseException) -> tuple[int, str] | None:
     """The exit code and the line for an error that the user can fix, Ctrl-C or `Stopped`; None for any other.
 
@@ -122,7 +131,7 @@ def ending(error: BaseException) -> tuple[int, str] | None:
     (2, 'config.steps=0 must be 1 or more')
     """
     if isinstance(error, UserError):
-        return 2, str(error)
+        return 2, aliased(str(error))
     if is_lack_of_memory(error):
         return 2, f"not enough memory ({' '.join(str(error).split())[:160]}); {LESS}"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # or a limit is reached
@@ -134,7 +143,7 @@ def ending(error: BaseException) -> tuple[int, str] | None:
     if isinstance(error, OSError) and error.filename is not None:
         return 2, f"{error.filename}: {error.strerror}; give a path that can be read and written"
     if isinstance(error, Stopped):
-        return INTERRUPTED if isinstance(error, Interrupted) else AGAIN, str(error)
+        return INTERRUPTED if isinstance(error, Interrupted) else AGAIN, aliased(str(error))
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED, "interrupted"
     return None

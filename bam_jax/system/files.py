@@ -9,6 +9,7 @@ import glob
 import gzip
 import io
 import itertools
+import logging
 import os
 import secrets
 import time
@@ -26,6 +27,9 @@ SMALL = 2**26  # bytes of a file of the user's that is read whole, at most: a vo
 DRAFT = ".draft"  # the suffix of a file that is being written
 _STALE = 24 * 3600  # seconds after which a draft is that of a killed process
 _PIECE = 2**18  # bytes read at a time
+logging.getLogger("gcsfs").addHandler(
+    logging.NullHandler()
+)  # it would print a traceback of an error that it raises as well
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +49,7 @@ class File:
     def open_raw(self) -> BinaryIO:
         """The open file, its bytes as stored."""
         if is_remote(self.path):
-            filesystem, path = _filesystem(self.path)
+            filesystem, path = find_filesystem(self.path)
             return filesystem.open(path, "rb")
         if not Path(self.path).is_file():  # a pipe would be waited for
             what = "it is not a file" if os.path.lexists(self.path) else "there is no such file"
@@ -97,18 +101,18 @@ class File:
             raise UserError(f"cannot read {self.path}: {reason}; mend it, fetch it again or take it away") from error
 
 
-def is_remote(path: str) -> bool:
+def is_remote(path: str | os.PathLike) -> bool:
     """True for a path that is an address for fsspec: gs://bucket/folder, s3://..., memory://...
 
     >>> is_remote("gs://bucket/corpus"), is_remote("corpora/fineweb")
     (True, False)
     """
-    return "://" in path
+    return "://" in os.fspath(path)
 
 
 def refuse_address(path: str | os.PathLike) -> None:
     """Raises: UserError, for an address; `Path` would make a folder "gs:" of it."""
-    if is_remote(os.fspath(path)):
+    if is_remote(path):
         raise UserError(f"{shown(path)} is an address; give a path on this machine, where a bucket may be mounted")
 
 
@@ -129,7 +133,13 @@ def local_path(text: str) -> Path:
 
 
 def matching(pattern: str) -> list[str]:
-    """The path of that name, else all that match it as a pattern of the shell, sorted; [] where there is none."""
+    """The path or address of that name, else all that match it as a pattern of the shell, sorted; [] where there is none."""
+    if is_remote(pattern):
+        if not glob.has_magic(pattern):
+            return [pattern]
+        filesystem, path = find_filesystem(pattern)
+        with at_address(pattern):
+            return sorted(map(filesystem.unstrip_protocol, filesystem.glob(path)))
     return [pattern] if os.path.lexists(pattern) else sorted(glob.glob(pattern))
 
 
@@ -235,24 +245,37 @@ def _local(source: str) -> list[File]:
 
 
 def _remote(source: str) -> list[File]:
-    filesystem, root = _filesystem(source)
-    try:
+    filesystem, root = find_filesystem(source)
+    with at_address(source):
         if not filesystem.exists(root):
             raise UserError(f"data source {source} does not exist; give a folder or file")
         found: dict[str, Any] = filesystem.find(root, detail=True)
-    except UserError:
-        raise
-    except Exception as error:  # each network's library has errors of its own
-        reason = " ".join(f"{error or type(error).__name__}".split())[:200]
-        raise UserError(f"cannot read {source}: {reason}; see that it exists and that you may read it") from error
     return [
         File(filesystem.unstrip_protocol(path), path[len(root) :].lstrip("/"), entry["size"])
         for path, entry in found.items()
     ]
 
 
-def _filesystem(path: str) -> tuple[Any, str]:
-    fsspec = import_extra("fsspec", path, "data")
+@contextlib.contextmanager
+def at_address(address: str, act: str = "read") -> Iterator[None]:
+    """Turns an error of a network's library into one line."""
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # each library has errors of its own
+        if isinstance(error, OSError) and error.filename is not None and os.path.lexists(error.filename):
+            raise  # of a file here
+        reason = " ".join(f"{error or type(error).__name__}".split())[:200]
+        remedy = f"see that it exists, that it can be reached from here, and that you may {act} it"
+        raise UserError(f"cannot {act} {address}: {reason}; {remedy}") from error
+
+
+def find_filesystem(path: str) -> tuple[Any, str]:
+    """The file system of an address, and the path in it."""
+    if not path.partition("://")[2].strip("/"):
+        raise UserError(f"{shown(path)} names no bucket; give an address such as gs://BUCKET/FOLDER")
+    fsspec = import_extra("fsspec", path, {"gs": "gcs", "s3": "s3"}.get(path.partition("://")[0], "data"))
     try:
         return fsspec.core.url_to_fs(path)
     except ImportError as error:  # fsspec's own message names the package: gcsfs, s3fs
