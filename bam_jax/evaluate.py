@@ -33,11 +33,10 @@ def main(argv: Sequence[str]) -> None:
     parser = errors.Parser(prog="python -m bam_jax.evaluate", description=__doc__)
     parser.add_argument(
         "--run",
-        type=files.local,
         nargs="+",
         action="extend",
         required=True,
-        help="the folder of a trained run, or those of several, also as a pattern such as 'runs/x-*'",
+        help="the folder of a trained run, here or at gs://... or s3://..., or of several, also as a pattern such as 'runs/x-*'",
     )
     add_options(parser)
     parser.add_argument("--memory", type=float, default=2.0, help="for activations, GiB (2)")

@@ -29,7 +29,6 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("name", help=", ".join(sorted(NAMES)))
     parser.add_argument(
         "--run",
-        type=files.local,
         action="append",
         required=True,
         help="the folder of a trained run, or quickstart; may be given again",

@@ -18,13 +18,13 @@ if __name__ == "__main__":
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from types import ModuleType
 
 from bam_jax import config as configs
 from bam_jax.analysis import ablation, heads, retrieval_heads
-from bam_jax.system import console, files, programs
+from bam_jax.system import console, programs
 from bam_jax.system.errors import UserError
+from bam_jax.training import bundled, remote
 
 PROMPTS = 5
 """At each length of --passkey."""
@@ -33,7 +33,7 @@ PROMPTS = 5
 def main(argv: Sequence[str]) -> None:
     """The command line; see the module's docstring."""
     parser = errors.Parser(prog="python -m bam_jax.heads", description=__doc__)
-    parser.add_argument("--run", type=files.local, required=True, help="the folder of a trained run, or quickstart")
+    parser.add_argument("--run", required=True, help="the folder of a trained run, or quickstart")
     parser.add_argument("--keys", default="", help="of the queries whose priors are measured, as in 64,32000")
     parser.add_argument(
         "--tokens",
@@ -69,8 +69,11 @@ def main(argv: Sequence[str]) -> None:
         keys = configs.lengths_of(given.keys, "--keys") if given.keys else ()
         records = heads.measure(given.run, keys=keys, tokens=given.tokens, **common)
     print(measured.to_text(records))
-    if Path(given.run).exists():  # else it is a model that comes with the package
-        print(f"wrote {heads.write(Path(given.run), records, measured.FILE)}")
+    run = bundled.find(given.run)
+    if run.parent != bundled.FOLDER:
+        with remote.uploading(run):
+            path = heads.write(run, records, measured.FILE)
+        print(f"wrote {errors.aliased(str(path))}")
 
 
 def _check_one(given: argparse.Namespace) -> None:

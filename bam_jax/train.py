@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bam_jax import config as configs
 from bam_jax.config import description
-from bam_jax.system import console, files, programs
+from bam_jax.system import console, programs
 from bam_jax.system.errors import UserError
 from bam_jax.training import loop, start
 
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> None:
         parser.epilog = description.to_text()
     parser.add_argument("--config", required=True, help="a Python file with get_config()")
     parser.add_argument(
-        "--workdir", type=files.local, help="the folder of the run; default: runs/, then the config's name"
+        "--workdir", help="the folder of the run, or gs://..., s3://...; default: runs/, then the config's name"
     )
     parser.add_argument("--seeds", help="0..4, or 0,3: a run for each, one after another, in WORKDIR-seedN")
     console.progress_option(parser)
@@ -59,16 +59,15 @@ def main(argv: Sequence[str]) -> None:
             raise UserError(
                 f"--seeds={given.seeds} trains one run after another, and {other} one run; leave one of both out"
             )
-        runs = {f"{Path(workdir)}-seed{seed}": {**overrides, "seed": seed} for seed in _seeds(given.seeds)}
+        runs = {f"{workdir.rstrip('/')}-seed{seed}": {**overrides, "seed": seed} for seed in _seeds(given.seeds)}
     made = {
-        folder: configs.load(given.config, start.sizes(changes, Path(folder)) | changes)
-        for folder, changes in runs.items()
+        folder: configs.load(given.config, start.sizes(changes, folder) | changes) for folder, changes in runs.items()
     }
     programs.keep()
     for folder, config in made.items():
         loop.train(
             config,
-            Path(folder),
+            folder,
             progress=given.progress,
             longer=True,
             coordinator=given.coordinator,

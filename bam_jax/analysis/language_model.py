@@ -217,9 +217,9 @@ def load(
     """A trained model, from the newest checkpoint of a run.
 
     Args:
-        run: the folder of a run, of converted or of exported weights; or the name of a model that comes with the package,
-            "quickstart"; or a model that `python -m bam_jax.convert` reads: a folder as transformers writes it, a .gguf
-            file, or "hf:ORGANISATION/NAME" on the Hugging Face hub.
+        run: the folder of a run, of converted or of exported weights, here or at gs://... or s3://...; or "quickstart", the
+            model that comes with the package; or a model that `python -m bam_jax.convert` reads: a folder as transformers
+            writes it, a .gguf file, or "hf:ORGANISATION/NAME" on the Hugging Face hub.
         overrides: changes at evaluation time, values by dotted names, as in {"encoding_options.window": 64}. `mesh.*`
             shards the model and its caches over devices, as in {"mesh.tensor": 4, "mesh.context": 2}.
         allow: modules of your own that the run's encoding is in.
@@ -249,7 +249,7 @@ def load(
                 sharding.check_model(source.config, mesh)
             decoder = transformer.placed(source.decoder(), mesh)
             return _scanned(source.config, source.tokenizer, decoder, source.config.steps, mesh)
-    folder = bundled.find(run)
+    folder = bundled.find(run, step)
     step = run_folder.trained_step(folder, step)
     config, tokenizer, decoder = checkpoint.restore_model(folder, overrides=overrides, step=step, mesh=mesh)
     return _scanned(config, tokenizer, decoder, step, mesh)

@@ -15,6 +15,7 @@ from bam_jax.data.packing.concat import Concatenated
 from bam_jax.data.packing.first_fit import FirstFit
 from bam_jax.data.packing.rows import Batch, RowSource, Shuffle
 from bam_jax.data.packing.task_rows import Masked, Mixture, Planted, Synthetic, Triplets
+from bam_jax.data.prepared.copies import local
 from bam_jax.data.prepared.documents import Begun, Documents, InMemory, open_documents, source_of
 from bam_jax.data.prepared.manifest import is_prepared, read_manifest
 from bam_jax.data.sources.source import is_fetched
@@ -92,8 +93,7 @@ def _open_parts(config: Config, tokenizer: Tokenizer, split: str) -> dict[str, D
 
 
 def _open(data: DataConfig, tokenizer: Tokenizer, split: str) -> Documents:
-    source = source_of(data, split)
-    # Before anything is opened: a run's source may be an address, which is fetched only on the user's word.
+    source = local(source_of(data, split))
     if data.task == "triplets" and (not is_prepared(source) or read_manifest(source).fields != TRIPLET):
         raise UserError(
             f"the task 'triplets' needs a folder prepared with the fields {', '.join(TRIPLET)}, and "
@@ -158,6 +158,10 @@ def held_out_triplets(config: Config, tokenizer: Tokenizer, length: int) -> Trip
         raise UserError(
             f"config.data.task={config.data.task!r} of one source has no triplets to hold out; name some with "
             "--config.data.task=triplets --config.data.source=FOLDER, and of a mixture --config.data.mixture={}"
+        )
+    if is_fetched(source := source_of(config.data, "held_out")):
+        raise UserError(
+            f"triplets of {source} are not fetched for an evaluation; copy the folder, and name it by config.data.source"
         )
     documents = _open(config.data, tokenizer, "held_out")
     return Triplets(documents, Shuffle(documents, 0, config.data.shuffle), length, eos=tokenizer.eos)

@@ -26,7 +26,7 @@ from bam_jax.models.generate import tolerance
 from bam_jax.parallel import sharding
 from bam_jax.system import console, git, jsonl, lock, resources
 from bam_jax.system.errors import UserError
-from bam_jax.training import bundled, checkpoint, run_folder
+from bam_jax.training import bundled, checkpoint, remote, run_folder
 from bam_jax.training.loggers import LOGGERS
 
 _SOURCES = {"data.source", "data.held_out_source"}
@@ -94,7 +94,7 @@ def evaluate(
     )
     plans = [(plan, {"eval": name} | dict(plan.identity) | state) for plan in evaluation.plans(trained)]
     busy = f"{run} is being evaluated by another --eval={name}; wait for it, then do this again for what is missing"
-    with lock.hold(run / f".{name}.lock", busy):
+    with remote.uploading(run), lock.hold(run / f".{name}.lock", busy):
         _check_tokenizer(run, trained.tokenizer)
         started = [_find(run, plan, identity) for plan, identity in plans]
         total = sum(length * n for plan, _ in plans for (length, _), n in plan.wanted.items())

@@ -12,8 +12,9 @@ from bam_jax.evals.registry import EVALUATIONS, kind_of
 from bam_jax.system import jsonl, typed_json
 from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Line
+from bam_jax.training import run_folder
 
-RESULTS = "results.jsonl"
+RESULTS = run_folder.RESULTS
 STOPPED = "stopped"
 """The `eval` of a record of skipped lengths, a `schema.StoppedRecord`."""
 HASHES = ("data_hash", "essays_hash")

@@ -12,9 +12,9 @@ from bam_jax.config import Config
 from bam_jax.evals import records
 from bam_jax.experiments import recorded_runs
 from bam_jax.system import files
-from bam_jax.system.errors import UserError, shown
+from bam_jax.system.errors import UserError, aliased, shown
 from bam_jax.system.extras import import_extra
-from bam_jax.training import run_folder
+from bam_jax.training import remote, run_folder
 
 if TYPE_CHECKING:
     import pandas
@@ -44,7 +44,7 @@ def results(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> "pandas.D
 
     Args:
         paths: folders, searched at any depth for runs and for records, or single Parquet files of records; each may be a
-            pattern such as `runs/bam-*`.
+            pattern such as `runs/bam-*`. Of addresses (gs://..., s3://...) the runs are read.
 
     Raises:
         UserError: no path is given, a path has no results, or a file is damaged. pandas and pyarrow are not installed: `pip
@@ -68,10 +68,13 @@ def results(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> "pandas.D
 
 def matches(pattern: str) -> list[Path]:
     """The path of that name, else all that match it as a pattern; `UserError` where there is none."""
-    found = files.matching(pattern)
+    if files.is_remote(pattern):
+        found = remote.fetch_records(pattern)
+    else:
+        found = [*map(Path, files.matching(pattern))]
     if not found:
         raise UserError(f"{pattern or shown(pattern)} is not there; {_GIVE}")
-    return [*map(Path, found)]
+    return found
 
 
 def has_results(path: Path) -> bool:
@@ -99,7 +102,7 @@ def _parents(path: Path, pattern: str) -> list[Path]:
 
 
 def _run_columns(path: Path, name: str, config: Config) -> dict[str, Any]:
-    columns: dict[str, Any] = {"path": str(path), "run": configs.digest(config), "name": name}
+    columns: dict[str, Any] = {"path": aliased(str(path)), "run": configs.digest(config), "name": name}
     columns |= {"encoding": config.encoding, "seed": config.seed}
     columns |= dict.fromkeys((*_CELL, "overrides"))  # their place is before the configuration
     for field, value in configs.to_fields(config).items():

@@ -18,7 +18,6 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -52,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         )
     if not 0 < given.utilisation <= 1:
         raise UserError(f"--utilisation={given.utilisation} must be above 0 and at most 1")
-    config = configs.load(given.config, start.sizes(overrides, Path()) | overrides)
+    config = configs.load(given.config, start.sizes(overrides, "") | overrides)
     if jax.config.jax_platforms is None:
         jax.config.update("jax_platforms", "cpu")  # libtpu only compiles
     where = chips.find(given.topology)

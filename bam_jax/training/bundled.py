@@ -1,18 +1,22 @@
-"""The models that come with the package, by their names."""
+"""Runs by their folders, their addresses in a bucket, or the names of models that come with the package."""
 
 import os
 from pathlib import Path
 
 from bam_jax.system import files
 from bam_jax.system.errors import UserError, nearest
+from bam_jax.training import remote, run_folder
 
-FOLDER = Path(__file__).parents[1] / "trained"
-"""The folder of the models that come with the package, each a run without checkpoints."""
+FOLDER = run_folder.BUNDLED
 
 
-def find(run: str | os.PathLike) -> Path:
-    """The folder of a run, or of a model that comes with the package where there is no such folder."""
-    files.refuse_address(run)
+def find(run: str | os.PathLike, step: int | None = None) -> Path:
+    """The folder of a run, a copy of one at an address, or a model that comes with the package where there is no such folder.
+
+    Of a run at an address the checkpoint of a step is copied, if there is one; else the newest.
+    """
+    if files.is_remote(run):
+        return remote.fetch(os.fspath(run), step=step)
     path, known = Path(run), sorted(folder.parent.name for folder in FOLDER.glob("*/config.json"))
     if not os.fspath(run) or path.is_file():
         what = f"{run} is a file" if os.fspath(run) else "a run without a name is none"

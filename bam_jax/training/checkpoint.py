@@ -23,8 +23,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import jax
+import numpy as np
 from flax import nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint import v1 as ocp
 
 from bam_jax import config as configs
@@ -37,10 +39,10 @@ from bam_jax.parallel import agreement, processes, sharding
 from bam_jax.system import files, jsonl, regular, typed_json
 from bam_jax.system.errors import Stopped, Unwritten, UserError, is_lack_of_memory
 from bam_jax.training import run_folder, weights
-from bam_jax.training.run_folder import CHECKPOINTS, METRICS, latest_step, read_config, trained_step
+from bam_jax.training.remote import RemoteRun
+from bam_jax.training.run_folder import CHECKPOINTS, CHECKSUMS, METRICS, latest_step, read_config, trained_step
 
 DATA = "data"  # the part of a checkpoint that is the state of the batches
-CHECKSUMS = "sums.json"
 ARRAYS = "d"  # the folders of the files of arrays, which may be large; orbax reads others whole
 _REMEDY = "remove that folder and train on from the checkpoint before it, if there is one"
 _KEPT = 2  # the newest, and the one before in case that one is damaged
@@ -52,11 +54,12 @@ Fit = Callable[[dict[str, tuple[int, ...]]], dict[str, Any]]
 class Checkpoints:
     """The checkpoints of a run that is being trained; a context manager, which waits for the last save."""
 
-    def __init__(self, run: str | os.PathLike):
-        self.run = Path(run)
+    def __init__(self, run: str | os.PathLike, remote: RemoteRun | None = None):
+        self.run, self._remote = Path(run), remote
         self._folder = (self.run / CHECKPOINTS).absolute()
-        differ = f"the processes do not all call their workdir {self.run.absolute()}; give them the same one"
-        agreement.check_same(str(self._folder), differ)
+        if remote is None:
+            differ = f"the processes do not all call their workdir {self.run.absolute()}; give them the same one"
+            agreement.check_same(str(self._folder), differ)
         if processes.is_first():
             _remove_drafts(self._folder)
         # Orbax writes arrays in the background. This thread waits for that and then reads all files once more for their
@@ -70,6 +73,8 @@ class Checkpoints:
         metrics, so_far = self.run / METRICS, b""
         if processes.is_first() and metrics.exists():
             so_far = regular.read(metrics, regular.RECORDS)  # now: the file will grow
+        if self._remote is not None and jax.process_count() > 1:  # hosts that share no folder
+            state = jax.tree.map(_in_first, state)
         with _named_when_unwritten(self._folder / str(step)):
             arrays = ocp.save_checkpointables_async(_draft(self._folder / str(step)), {**state, DATA: data})
         self._saving = self._thread.submit(self._finish, step, arrays, so_far)
@@ -108,10 +113,21 @@ class Checkpoints:
                 return
             (_draft(path) / METRICS).write_bytes(metrics)
             _publish(path)
+            if self._remote is not None:
+                self._remote.push_checkpoint(step, _KEPT)
             whole = [each for each in self._folder.iterdir() if each.name.isdecimal()]
             for old in sorted(whole, key=lambda each: int(each.name))[:-_KEPT]:
                 # By its name it would count as whole until the last file is gone.
                 shutil.rmtree(old.rename(_draft(old)))
+
+
+def _in_first(x: jax.Array) -> np.ndarray:
+    """An array of all processes in the memory of process 0, which alone writes NumPy arrays; elsewhere zeros without memory."""
+    assert isinstance(x.sharding, NamedSharding)
+    whole = jax.jit(lambda x: x, out_shardings=NamedSharding(x.sharding.mesh, PartitionSpec()))(x)
+    if processes.is_first():
+        return np.asarray(whole.addressable_data(0))
+    return np.broadcast_to(np.zeros((), x.dtype), x.shape)
 
 
 def write_model(workdir: str | os.PathLike, config: Config, tokenizer: tokenizers.Tokenizer, tree: dict) -> None:

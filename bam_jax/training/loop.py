@@ -19,9 +19,9 @@ from bam_jax.data import loader
 from bam_jax.data.tokenizers.copies import find_tokenizer, load_tokenizer
 from bam_jax.models import counts, pattern
 from bam_jax.parallel import agreement, processes, sharding
-from bam_jax.system import console, errors, files, resources
+from bam_jax.system import console, errors, resources
 from bam_jax.system.errors import UserError
-from bam_jax.training import bundled, duration, run_folder
+from bam_jax.training import bundled, duration, remote, run_folder
 from bam_jax.training.checkpoint import Checkpoints, trained_data, verify
 from bam_jax.training.held_out import held_out_loss
 from bam_jax.training.metrics import metering, read_metrics
@@ -41,7 +41,7 @@ DECODER_TASKS, ENCODER_TASKS = NEXT_TOKEN, ("masked", "triplets")
 
 def train(
     config: Config,
-    workdir: Path,
+    workdir: str | os.PathLike,
     *,
     progress: bool | None = None,
     longer: bool = False,
@@ -51,11 +51,13 @@ def train(
 ) -> None:
     """`fit` as a command: joins the other processes of the job, stops at signals, and prints how the run ended."""
     with processes.joined(coordinator, count, process) as end:
-        finished = processes.is_first() and run_folder.latest_step(workdir) == config.steps
-        with processes.stopping(end) as stop:
-            records = fit(config, workdir, progress=progress, longer=longer, stop=stop)
+        with remote.training_in(workdir) as (run, bucket), processes.stopping(end) as stop:
+            finished = processes.is_first() and run_folder.latest_step(run) == config.steps
+            records = _fit(config, run, bucket, progress=progress, longer=longer, stop=stop)
+            trained_on = run_folder.latest_checkpoint(run)
         if not processes.is_first():
             return
+        workdir = errors.aliased(str(run))
         last = records[-1] if records else {}
         names = ("loss", "loss"), ("held_out_loss", "held-out loss")
         losses = ", ".join(f"{text} {last[name]:.4g}" for name, text in names if name in last)
@@ -64,7 +66,7 @@ def train(
         result = f"finished at step {config.steps}{': ' if losses else ''}{losses}"
         if finished:
             remedy = f"--config.start={workdir} trains another run from it"
-            if run_folder.latest_checkpoint(workdir):
+            if trained_on:
                 remedy = f"a larger --config.steps trains it longer, {remedy}"
             result = f"nothing to do, {result}; {remedy}"
         print(f"{workdir}: {result}")
@@ -81,7 +83,7 @@ def fit(
     """Train to the end, from the newest checkpoint in `workdir` if there is one.
 
     Args:
-        workdir: the run's folder; made if it does not exist. `run_folder` lists its files.
+        workdir: the run's folder, here or in a bucket; made if it does not exist. `run_folder` lists its files.
         progress: whether to show a progress bar and messages; None: a bar on a terminal, a line a minute elsewhere.
         longer: whether a run of fewer steps goes on to as many as `config` has.
         stop: asked after every step whether to save a checkpoint of it and stop there, as `processes.stopping` does.
@@ -93,13 +95,26 @@ def fit(
         UserError: the configuration or the folder will not do, processes differ, or loss or gradient are not finite.
         errors.Stopped: `stop` returned true.
     """
+    with remote.training_in(workdir) as (run, bucket):
+        return _fit(config, run, bucket, progress=progress, longer=longer, stop=stop)
+
+
+def _fit(
+    config: Config,
+    run: Path,
+    bucket: remote.RemoteRun | None,
+    *,
+    progress: bool | None,
+    longer: bool,
+    stop: Callable[[int], bool],
+) -> list[dict[str, Any]]:
+    """`fit` in a folder of this machine, of which `bucket` holds the original."""
     begun = time.perf_counter()
     # What the configuration and the folder get wrong: before anything is printed, and before the data are read.
-    files.refuse_address(workdir)
     resources.keep_freed_memory()
     differ = "the processes have different configurations; give all of them the same command"
     agreement.check_same(configs.to_json(config), differ)
-    run, first = Path(workdir), processes.is_first()
+    first = processes.is_first()
     trained_on = trained_data(run)
     if (run / CONFIG).exists():
         # The data may have moved; whether they are the same is known once they are read.
@@ -159,7 +174,7 @@ def fit(
                 log(duration.describe_more(config, steps_before, run_folder.latest_step(run)))
         # The others wait here for process 0 and then see its files.
         done = agreement.from_first(run_folder.latest_step(run) if first else 0)
-        if not (run / CONFIG).exists():
+        if bucket is None and not (run / CONFIG).exists():
             raise UserError(f"workdir {run} of process 0 is not here; give a folder that all hosts share")
         if done >= config.steps:
             if first:
@@ -168,7 +183,7 @@ def fit(
             return read_metrics(run)
 
         # The state after the steps that are done; the data and the metrics are set back to the same step.
-        checkpoints = stack.enter_context(Checkpoints(run))
+        checkpoints = stack.enter_context(Checkpoints(run, bucket))
         if first and (run / DIVERGED).exists():
             before = (run / DIVERGED).read_text(encoding="utf-8", errors="replace").strip()
             log(f"the training before ended at {before}; with the same configuration and data it ends there again")

@@ -5,6 +5,7 @@ tokenizer/         its tokenizer's files
 checkpoints/       see `checkpoint`
 model.safetensors  in place of checkpoints/ if it is not trained on: see `weights`
 metrics.jsonl      see `metrics`
+results.jsonl      see `evals.records`
 profile/           traces of steps, where config.profile_steps asks for them
 diverged           present if the last training ended with numbers that are not finite; it says which
 .lock              held by the process that trains
@@ -28,13 +29,16 @@ from bam_jax.data.tokenizers.copies import FOLDER, save_tokenizer
 from bam_jax.system import files, jsonl, lock, regular
 from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
-from bam_jax.training import bundled
 
 CONFIG = "config.json"
 CHECKPOINTS = "checkpoints"
 WEIGHTS = "model.safetensors"
 METRICS = "metrics.jsonl"
+RESULTS = "results.jsonl"
+CHECKSUMS = "sums.json"  # of a checkpoint, which it makes whole
 DIVERGED = "diverged"
+BUNDLED = Path(__file__).parents[1] / "trained"
+"""The folder of the models that come with the package, each a run without checkpoints."""
 
 FREE = (
     "logger",
@@ -162,8 +166,8 @@ def read_config(run: str | os.PathLike) -> Config:
         if (Path(run) / WEIGHTS).exists():
             convert = f"python -m bam_jax.convert --layout=bam --source={run} --run=FOLDER"
             remedy = f"copy all of the folder that was exported; weights of an author's become a run by {convert}"
-        elif (bundled.FOLDER / run / CONFIG).exists():
-            remedy = f"the model of that name that comes with bam_jax lies in {bundled.FOLDER / run}"
+        elif (BUNDLED / run / CONFIG).exists():
+            remedy = f"the model of that name that comes with bam_jax lies in {BUNDLED / run}"
         lacks = f"it has no {CONFIG}" if Path(run).exists() else "there is no such folder"
         raise UserError(f"{run} is not a run: {lacks}; {remedy}") from error
     except OSError as error:

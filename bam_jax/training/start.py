@@ -1,11 +1,13 @@
 """What a training takes from the run that it starts from, besides its parameters."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bam_jax import config as configs
 from bam_jax.data.tokenizers.copies import own_spec
+from bam_jax.system import files
 from bam_jax.system.errors import UserError
 from bam_jax.training import bundled, run_folder
 
@@ -15,7 +17,7 @@ CONSTANTS = "norm_epsilon soft_cap".split()
 """Fields that the parameters were trained with, and that another training may change."""
 
 
-def sizes(changes: Mapping[str, Any], workdir: Path) -> dict[str, Any]:
+def sizes(changes: Mapping[str, Any], workdir: str | os.PathLike) -> dict[str, Any]:
     """The model's sizes and the tokenizer of the run `changes["start"]`, as changes beside the others; {} without a start.
 
     A training that is resumed has them from its own folder: the run may be gone.
@@ -26,8 +28,9 @@ def sizes(changes: Mapping[str, Any], workdir: Path) -> dict[str, Any]:
     start = changes.get("start", "")
     if not start:
         return {}
-    resumed = run_folder.latest_step(workdir) and run_folder.read_config(workdir).start == start
-    run = workdir if resumed else bundled.find(start)
+    path = bundled.find(workdir) if files.is_remote(workdir) else Path(workdir)
+    resumed = run_folder.latest_step(path) and run_folder.read_config(path).start == start
+    run = path if resumed else bundled.find(start)
     config = run_folder.read_config(run)
     fields = configs.to_fields(config)
     for name in SIZES:

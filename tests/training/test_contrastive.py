@@ -169,7 +169,10 @@ def test_a_start_with_another_tokenizer_is_refused(triplets, tmp_path):
     ("overrides", "says"),
     [
         (["--config.data.source=stdlib"], "needs a folder prepared with the fields query, positive, negative"),
-        (["--config.data.source=gs://bucket/text"], "needs a folder prepared with .*gs://bucket/text is not one"),
+        (
+            ["--config.data.source=memory://bucket/text"],
+            "needs a folder prepared with .*memory://bucket/text is not one",
+        ),
         (["--config.optimizer.accumulate=2", "--config.batch=9"], "batch=9 must be a multiple of .*accumulate=2"),
         (["--config.data.similarity_scale=0"], "similarity_scale=0.0 must be positive"),
     ],

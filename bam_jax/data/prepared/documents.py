@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from bam_jax.config import DataConfig
+from bam_jax.data.prepared.copies import local
 from bam_jax.data.prepared.manifest import SPLITS, is_prepared, read_manifest
 from bam_jax.data.prepared.sampling import count_in_texts
 from bam_jax.data.prepared.shards import open_split
@@ -68,7 +69,7 @@ class Begun:
 def open_documents(data: DataConfig, tokenizer: Tokenizer, split: str = "train") -> Documents:
     if split not in SPLITS:
         raise UserError(f"unknown split {split!r}; {nearest(split, SPLITS)}")
-    source = source_of(data, split)
+    source = local(source_of(data, split))
     if not is_prepared(source):
         return InMemory(_read_split(data, split), tokenizer)
     manifest = read_manifest(source)

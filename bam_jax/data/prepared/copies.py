@@ -1,0 +1,47 @@
+"""Prepared folders in buckets. Shards are read in any order, so each host copies them once and keeps the copy."""
+
+import functools
+import hashlib
+import os
+from pathlib import Path
+
+from bam_jax.data.prepared.manifest import MANIFEST
+from bam_jax.system import console, files, lock
+from bam_jax.system.bucket import Bucket
+
+_TOGETHER = 8  # files copied at a time
+
+
+@functools.cache
+def local(source: str) -> str:
+    """The copy of a prepared folder at an address, in the user's cache; any other source as it is given.
+
+    A folder that was prepared anew is another one. A copy that was interrupted is gone on with.
+    """
+    if not files.is_remote(source):
+        return source
+    bucket = Bucket(source.rstrip("/"))
+    manifest = bucket.read(MANIFEST)
+    if manifest is None:
+        return source
+    key = hashlib.sha256(source.encode() + b"\0" + manifest).hexdigest()[:16]
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "bam_jax", "data", key)
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock.hold(folder / lock.NAME):  # against the other processes of this host
+        if not (folder / MANIFEST).exists():
+            _copy(bucket, folder)
+            files.write_atomically(folder / MANIFEST, manifest)  # last: from now on the copy is whole
+    return str(folder)
+
+
+def _copy(bucket: Bucket, folder: Path) -> None:
+    sizes = {name: found.size for name, found in bucket.list().items() if "/" not in name and name != MANIFEST}
+    is_whole = lambda name: (folder / name).exists() and (folder / name).stat().st_size == sizes[name]
+    missing = [name for name in sizes if not is_whole(name)]
+    total, done = sum(sizes.values()), sum(sizes.values()) - sum(sizes[name] for name in missing)
+    console.log(f"copying {len(missing)} files of {bucket.address} to {folder}, {(total - done) / 2**30:.2f} GiB")
+    with console.progress(total, done=done, unit="B", label="copying") as bar:
+        for first in range(0, len(missing), _TOGETHER):
+            some = missing[first : first + _TOGETHER]
+            bucket.download(some, folder)
+            bar.update(sum(sizes[name] for name in some))

@@ -1,0 +1,319 @@
+"""Runs in buckets. A command works on a copy in a temporary folder, and what it writes there is uploaded.
+
+Below a run's address lie the files of a run's folder (`run_folder`), with three differences:
+
+checkpoints/STEP/  counts once its sums.json is there, which is uploaded last and removed first
+results/           new records of evaluations, each upload an object of its own, so that several can record at a time
+.lease/            in place of .lock (`bucket.Lease`)
+"""
+
+import atexit
+import contextlib
+import fcntl
+import functools
+import itertools
+import os
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+from bam_jax.parallel import agreement, processes
+from bam_jax.system import console, errors, files, lock
+from bam_jax.system.bucket import Bucket, Found, Lease, Replaced
+from bam_jax.system.errors import Unwritten, UserError
+from bam_jax.training.run_folder import CHECKPOINTS, CHECKSUMS, CONFIG, RESULTS, WEIGHTS
+
+PERIOD = 30.0
+"""Seconds between two uploads of what a command writes, besides checkpoints."""
+ATTEMPTS = 20
+"""How often the upload of a checkpoint is tried, `PERIOD` apart, beside the retries of the network's library."""
+_RECORDS = "results"
+_PROFILE = "profile/"
+_PREFIX = "bam_jax-run-"
+_YOUNG = 60  # seconds for which nobody may hold a folder yet
+_LARGE = 2**27  # bytes whose transfer is announced
+_READ = ("model", "data")
+"""The parts of a checkpoint that commands read: all but the optimiser's state."""
+
+
+class RemoteRun:
+    """A run at an address, and the folder here that a command works on."""
+
+    def __init__(self, address: str, name: str, uploaded: str = ""):
+        """
+        Args:
+            name: of the temporary folder, which processes of one host may share.
+            uploaded: the folder of the run that this process uploads; "": all.
+        """
+        self.address = address.rstrip("/")
+        self.bucket = Bucket(self.address)
+        self._folder = _temporary(name)
+        # Until this process ends, however it does: others remove folders that nobody holds.
+        self._alive = os.open(self._folder, os.O_RDONLY)
+        fcntl.flock(self._alive, fcntl.LOCK_SH)
+        self.path = self._folder / self.address.rpartition("/")[2]
+        self.path.mkdir(exist_ok=True)
+        self.lease: Lease | None = None  # of a training
+        self._uploaded = uploaded
+        self._versions: dict[str, Found] = {}  # of the objects that were copied
+        self._same: dict[str, tuple[int, int]] = {}  # time and size of the files here that are as in the bucket
+        self._recorded = 0  # bytes of results.jsonl that the bucket has
+        self._lock = threading.Lock()
+        errors.ALIASES[str(self.path)] = self.address
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        atexit.unregister(self.close)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        os.close(self._alive)
+
+    def steps(self) -> list[int]:
+        """The steps of the whole checkpoints."""
+        names = [name.split("/") for name in self.bucket.list(CHECKPOINTS)]
+        return sorted(int(step) for _, step, *rest in names if step.isdecimal() and rest == [CHECKSUMS])
+
+    def fetch(self, parts: Collection[str] | None = None, *, weights: bool = True, step: int | None = None) -> None:
+        """Copy what has changed of the run.
+
+        Args:
+            parts: of a checkpoint; None: all.
+            weights: whether to copy a checkpoint, and weights.
+            step: of the checkpoint, if there is one; else the newest.
+        """
+        if self.bucket.read(CONFIG) is None:
+            if not self.bucket.is_empty():
+                raise UserError(f"{self.address} holds something that is not a run; give a new or an empty folder")
+            return
+        versions, steps = self.bucket.list(), self.steps() if weights else []
+        copied = str(step if step in steps else max(steps, default=None))
+        chosen, records = [], []
+        for name in versions:
+            folder, *rest = name.split("/")
+            if folder == CHECKPOINTS:
+                if rest[:1] == [copied] and (parts is None or len(rest) < 3 or rest[1] in parts):
+                    chosen.append(name)
+            elif name == RESULTS or folder == _RECORDS:
+                records.append(name)
+            elif folder[0] != "." and not name.startswith(_PROFILE) and (weights or name != WEIGHTS):
+                chosen.append(name)
+        with self._lock:
+            chosen = [
+                name for name in chosen if versions[name] != self._versions.get(name) and not self._is_changed(name)
+            ]
+            self._download(chosen, versions)
+            if not self._recorded:
+                self._fetch_records(sorted(records))
+            self._versions |= {name: versions[name] for name in chosen}
+            here = [name for name in chosen if not name.startswith(f"{CHECKPOINTS}/")]
+            self._same |= {name: _stamp(self.path / name) for name in here}
+
+    def push(self) -> None:
+        """Upload what was written here since the last time, besides checkpoints."""
+        with self._lock:
+            now = self._written()
+            self._check_lease()
+            for name in sorted(now, key=lambda name: name != CONFIG):  # without it the rest is no run
+                if now[name] != self._same.get(name):
+                    self.bucket.write(name, (self.path / name).read_bytes())
+                    self._same[name] = now[name]
+            gone = [name for name in self._same if name.startswith(self._uploaded) and name not in now]
+            self.bucket.remove(gone)
+            for name in gone:
+                del self._same[name]
+            if not self._uploaded:
+                self._push_records()
+
+    def push_checkpoint(self, step: int, kept: int) -> None:
+        """Upload all and a checkpoint that is whole here, and remove all but some of the newest."""
+        folder = f"{CHECKPOINTS}/{step}"
+        sizes = {
+            path.relative_to(self.path).as_posix(): path.stat().st_size
+            for path in (self.path / folder).rglob("*")
+            if path.is_file()
+        }
+        _announce(f"uploading the checkpoint of step {step:,} to {self.address}", sum(sizes.values()))
+        for attempt in itertools.count(1):
+            try:
+                self.push()
+                self.bucket.upload(self.path, [*sizes.keys() - {f"{folder}/{CHECKSUMS}"}])
+                self._check_lease()
+                self.bucket.upload(self.path, [f"{folder}/{CHECKSUMS}"])
+                self.remove_checkpoints(self.steps()[-kept:])
+                return
+            except Replaced:
+                raise
+            except UserError as error:
+                if attempt == ATTEMPTS:
+                    raise
+                console.log(f"the checkpoint of step {step:,} was not uploaded, which is tried again: {error}")
+                time.sleep(PERIOD)
+
+    def remove_checkpoints(self, kept: Collection[int]) -> None:
+        """Remove all checkpoints but those of some steps, and what killed uploads have left."""
+        names = [name for name in self.bucket.list(CHECKPOINTS) if name.split("/")[1] not in map(str, kept)]
+        self.bucket.remove([name for name in names if name.endswith(f"/{CHECKSUMS}")])  # from now on they do not count
+        self.bucket.remove([name for name in names if not name.endswith(f"/{CHECKSUMS}")])
+
+    @contextlib.contextmanager
+    def pushing(self) -> Iterator[None]:
+        """Upload every `PERIOD` seconds and at the end what is written here.
+
+        Raises: Unwritten: the last upload failed; it names the folder here, which is kept.
+        """
+        over = threading.Event()
+        thread = threading.Thread(target=self._push_now_and_then, args=(over,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            try:
+                self.push()
+            except UserError as error:
+                kept = self._folder.rename(self._folder.with_name(self._folder.name.replace("run", "unsent", 1)))
+                raise Unwritten(f"{error}; what was not uploaded lies in {kept / self.path.name}") from error
+
+    def _push_now_and_then(self, over: threading.Event) -> None:
+        while not over.wait(PERIOD):
+            try:
+                self.push()
+            except UserError as error:
+                console.log(f"not uploaded, which is tried again: {error}")
+
+    def _is_changed(self, name: str) -> bool:
+        """True of a file that was written here since it was copied."""
+        path = self.path / name
+        return name in self._same and path.exists() and _stamp(path) != self._same[name]
+
+    def _check_lease(self) -> None:
+        if self.lease is not None:
+            self.lease.check()
+
+    def _download(self, names: Collection[str], sizes: Mapping[str, Found]) -> None:
+        with lock.hold(self._folder / lock.NAME):  # against the processes that share the folder
+            missing = [name for name in names if name in self._versions or not (self.path / name).exists()]
+            for folder in {(self.path / name).parent for name in missing}:
+                folder.mkdir(parents=True, exist_ok=True)
+            _announce(f"copying {self.address}", sum(sizes[name].size for name in missing))
+            self.bucket.download(missing, self.path)
+
+    def _fetch_records(self, names: Collection[str]) -> None:
+        found = [self.bucket.read(name) or b"" for name in names]
+        whole = b"".join(each if each.endswith(b"\n") or not each else each + b"\n" for each in found)
+        if whole:
+            files.write_atomically(self.path / RESULTS, whole)
+        self._recorded = len(whole)
+
+    def _push_records(self) -> None:
+        path = self.path / RESULTS
+        new = path.read_bytes()[self._recorded :] if path.exists() else b""
+        new = new[: new.rfind(b"\n") + 1]
+        if new:
+            name = f"{_RECORDS}/{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(8)}.jsonl"
+            self.bucket.write(name, new)
+            self._recorded += len(new)
+
+    def _written(self) -> dict[str, tuple[int, int]]:
+        """The files that this process uploads, with their times and sizes; locks and drafts are this machine's alone."""
+        found = {}
+        for folder, folders, names in os.walk(self.path):
+            here = Path(folder).relative_to(self.path)
+            if here == Path():
+                folders[:] = [name for name in folders if name != CHECKPOINTS]
+            for name in ((here / name).as_posix() for name in names if name[0] != "."):
+                if name != RESULTS and name.startswith(self._uploaded) and not (self.path / name).is_symlink():
+                    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                        found[name] = _stamp(self.path / name)
+        return found
+
+
+def _temporary(name: str) -> Path:
+    """A temporary folder of this user, after those of killed processes are removed."""
+    here = Path(tempfile.gettempdir())
+    for each in here.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # another user's, or held
+            opened = os.open(each, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if time.time() - os.fstat(opened).st_mtime > _YOUNG:
+                    shutil.rmtree(each)
+            finally:
+                os.close(opened)
+    folder = here / f"{_PREFIX}{name}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        raise UserError(f"{folder} is another user's; start again, or set TMPDIR")
+    return folder
+
+
+def _announce(what: str, size: int) -> None:
+    if size > _LARGE:
+        console.log(f"{what}: {size / 2**30:.1f} GiB")
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size
+
+
+@contextlib.contextmanager
+def training_in(workdir: str | os.PathLike) -> Iterator[tuple[Path, RemoteRun | None]]:
+    """The folder to train in: that of a path, or the copy of a run at an address, leased by process 0."""
+    if not files.is_remote(workdir):
+        yield Path(workdir), None
+        return
+    address = os.fspath(workdir).rstrip("/")
+    agreement.check_same(address, f"the processes do not all call their workdir {address}; give them the same one")
+    first = processes.is_first()
+    if first:
+        console.log(f"looking at {address}")  # a bucket that cannot be reached takes a minute
+    # Orbax wants the same path on all hosts, which need not share it.
+    here = tempfile.gettempdir()
+    agreement.check_same(here, f"the processes have different temporary folders, here {here}; set TMPDIR alike")
+    remote = RemoteRun(address, str(agreement.from_first(secrets.randbits(31))), "" if first else _PROFILE)
+    with contextlib.ExitStack() as stack:
+        stack.callback(remote.close)
+        if first:
+            busy = f"workdir {address} is in use by another training; give another folder"
+            remote.lease = stack.enter_context(Lease(remote.bucket, busy))
+            remote.remove_checkpoints(remote.steps())
+        agreement.all_processes(True)  # nobody reads before the lease
+        remote.fetch()
+        stack.enter_context(remote.pushing())
+        yield remote.path, remote
+
+
+@functools.cache
+def _opened(address: str) -> RemoteRun:
+    return RemoteRun(address, secrets.token_hex(8))
+
+
+def fetch(address: str, *, weights: bool = True, step: int | None = None) -> Path:
+    """A copy of a run at an address, for the rest of the process; a further call copies what has changed since."""
+    remote = _opened(address.rstrip("/"))
+    remote.fetch(_READ, weights=weights, step=step)
+    return remote.path
+
+
+def fetch_records(pattern: str) -> list[Path]:
+    """Copies, without their weights, of the runs at or below the addresses of a pattern."""
+    found = []
+    for address in files.matching(pattern):
+        for name in Bucket(address.rstrip("/")).list():
+            *folders, last = name.split("/")
+            if last == CONFIG and CHECKPOINTS not in folders:
+                found.append(fetch("/".join((address.rstrip("/"), *folders)), weights=False))
+    return found
+
+
+@contextlib.contextmanager
+def uploading(run: Path) -> Iterator[None]:
+    """Upload what the block writes into a run that was copied from an address; any other run is left alone."""
+    address = errors.ALIASES.get(str(run))
+    with _opened(address).pushing() if address else contextlib.nullcontext():
+        yield
