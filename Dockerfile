@@ -10,7 +10,7 @@ COPY pyproject.toml uv.lock README.md LICENSE ./
 COPY bam_jax bam_jax
 COPY configs configs
 RUN pip install --no-cache-dir uv==0.13.8 \
-    && uv sync --locked --no-cache --extra train --extra results --extra figures --extra tokenizers ${EXTRA:+--extra "$EXTRA"}
+    && uv sync --locked --no-cache --extra train --extra data --extra results --extra figures --extra tokenizers --extra gcs --extra s3 ${EXTRA:+--extra "$EXTRA"}
 ENV PATH=/opt/bam_jax/.venv/bin:$PATH
 # Runs are written into the folder that is mounted here.
 WORKDIR /work

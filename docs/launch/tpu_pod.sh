@@ -5,7 +5,7 @@
 #     --config.data.source=/mnt/shared/data/fineweb --config.optimizer.accumulate=18 --workdir=/mnt/shared/runs/lm_1b
 #
 # SETUP is run on every host before each start: it leaves the repository, installed, in ~/bam_jax, and what all hosts share
-# mounted, and is quick where they are. Run the script where it can stay for days (tmux); started again, it goes on with the slice that is there.
+# mounted, and is quick where they are. PROJECT: of Google Cloud; INTERNAL=1: the hosts have no external addresses. Run the script where it can stay for days (tmux); started again, it goes on with the slice that is there.
 set -u
 : "${NAME:?a name for the queued resource}" "${ZONE:?}" "${TYPE:?an accelerator type, such as v5p-128}"
 RUNTIME=${RUNTIME:-v2-alpha-tpuv5}
@@ -13,9 +13,12 @@ SETUP=${SETUP:-true}
 WAIT=${WAIT:-30} # seconds between two looks at the queue
 TPU="gcloud compute tpus"
 
-slice() { $TPU queued-resources "$1" "$NAME" --zone="$ZONE" "${@:2}"; }
+slice() { $TPU queued-resources "$1" "$NAME" --zone="$ZONE" ${PROJECT:+--project="$PROJECT"} "${@:2}"; }
 state() { slice describe --format='value(state.state)' 2>/dev/null; }
-everywhere() { $TPU tpu-vm ssh "$NAME" --zone="$ZONE" --worker=all --command="$1"; }
+everywhere() {
+    $TPU tpu-vm ssh "$NAME" --zone="$ZONE" ${PROJECT:+--project="$PROJECT"} ${INTERNAL:+--internal-ip} \
+        --worker=all --command="$1"
+}
 
 # A host that shuts down sends SIGTERM to the shell too, which has to wait for the checkpoint and to say the exit code.
 # The lock: where only the connection broke, the training that it left goes on, and this one waits for it to end.
@@ -27,7 +30,8 @@ for ((start = 1; start <= ${STARTS:-50}; start++)); do
     until [ "$(state)" = ACTIVE ]; do
         case $(state) in
         SUSPENDED | SUSPENDING | FAILED) slice delete --force --quiet ;;
-        "") slice create --node-id="$NAME" --accelerator-type="$TYPE" --runtime-version="$RUNTIME" ${SPOT:+--spot} || exit 1 ;;
+        "") slice create --node-id="$NAME" --accelerator-type="$TYPE" --runtime-version="$RUNTIME" ${SPOT:+--spot} \
+            ${INTERNAL:+--internal-ips} || exit 1 ;;
         esac
         sleep "$WAIT"
     done
