@@ -31,12 +31,14 @@ def main(argv: Sequence[str]) -> None:
     places = [place for pattern in given.runs for place in frame.matches(pattern)]
     measured = [place for place in places if frame.has_results(place)]
     runs = {place: frame.find_runs(place) for place in places}
-    unmeasured = dict.fromkeys(str(run) for found in runs.values() for run in found if not frame.has_results(run))
+    unmeasured = dict.fromkeys(
+        errors.aliased(str(run)) for found in runs.values() for run in found if not frame.has_results(run)
+    )
     cells = frame.results(measured or places)
     sys.stdout.write(comparison.write(cells, given.out, by, [*unmeasured]))
     for place in places:  # such as the tables of an earlier comparison
         if place not in measured and not runs[place]:
-            print(f"left out {place}, which has no runs", file=sys.stderr)
+            print(f"left out {errors.aliased(str(place))}, which has no runs", file=sys.stderr)
     print(f"wrote {given.out / 'compare'}.html, .md, .csv and .tex", file=sys.stderr)
 
 

@@ -3,7 +3,8 @@
     python -m bam_jax.evaluate --run=runs/x --eval=passkey --lengths=64,4096 [--config.a.b=value ...]
     python -m bam_jax.evaluate --run runs/a runs/b --eval=passkey,perplexity --lengths=64,4096
 
-Appends to `results.jsonl` in the run's folder, a line for each cell; the same command again does only what is missing.
+Appends to `results.jsonl` in the run's folder, a line for each cell; the same command again does only what is missing. With
+--config.mesh.*, several processes evaluate together where --processes=0 or --coordinator, --processes and --process say so.
 """
 
 from bam_jax.system import errors
@@ -18,6 +19,7 @@ from bam_jax import config as configs
 from bam_jax.evals.measuring import check_run, evaluate, summarise
 from bam_jax.evals.registry import add_options, from_options
 from bam_jax.models.generate import prune_option, tolerance
+from bam_jax.parallel import processes
 from bam_jax.system import console, files, programs
 
 
@@ -49,25 +51,28 @@ def main(argv: Sequence[str]) -> None:
     prune_option(parser)
     configs.allow_option(parser)
     console.progress_option(parser)
+    processes.options(parser, "evaluate", default=1)
     given, overrides = configs.parse(argv, parser)
     prune_cache = tolerance(given.prune_cache)
     evaluations, allow = from_options(given, overrides), configs.allowed(given.allow)
     runs = [run for pattern in given.run for run in files.matching(pattern) or [pattern]]
-    for run in runs:  # all, before the first is evaluated
-        check_run(run)
     programs.keep()
-    for run in runs:
-        for each in evaluations:
-            records = evaluate(
-                *(run, each),
-                memory=given.memory,
-                skip=given.skip,
-                prune_cache=prune_cache,
-                allow=allow,
-                progress=given.progress,
-            )
-            for line in summarise(run, each, records):
-                print(line, flush=True)
+    with processes.joined(given.coordinator, given.processes, given.process):
+        for run in runs:  # all, before the first is evaluated
+            check_run(run)
+        for run in runs:
+            for each in evaluations:
+                records = evaluate(
+                    *(run, each),
+                    memory=given.memory,
+                    skip=given.skip,
+                    prune_cache=prune_cache,
+                    allow=allow,
+                    progress=given.progress,
+                )
+                if processes.is_first():
+                    for line in summarise(run, each, records):
+                        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from bam_jax import config as configs
 from bam_jax.config import description
+from bam_jax.parallel import processes
 from bam_jax.system import console, programs
 from bam_jax.system.errors import UserError
 from bam_jax.training import loop, start
@@ -41,13 +42,7 @@ def main(argv: Sequence[str]) -> None:
     )
     parser.add_argument("--seeds", help="0..4, or 0,3: a run for each, one after another, in WORKDIR-seedN")
     console.progress_option(parser)
-    parser.add_argument(
-        "--coordinator", default="", help="HOST:PORT of process 0, if no scheduler says it (docs/launch.md)"
-    )
-    parser.add_argument(
-        "--processes", type=int, default=0, help="how many train together; 1: this one alone, in any job"
-    )
-    parser.add_argument("--process", type=int, help="which of them this is, from 0")
+    processes.options(parser, "train", default=0)
     given, overrides = configs.parse(argv, parser)
     if given.workdir == "":
         raise UserError("--workdir= is empty; give the folder of the run, or leave the option out")

@@ -4,12 +4,14 @@ import contextlib
 import dataclasses
 import functools
 import os
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -23,8 +25,8 @@ from bam_jax.evals.plan import Plan, SampleRange, Trained, check_memory
 from bam_jax.evals.records import STOPPED, Cell
 from bam_jax.evals.registry import EVALUATIONS
 from bam_jax.models.generate import tolerance
-from bam_jax.parallel import sharding
-from bam_jax.system import console, git, jsonl, lock, resources
+from bam_jax.parallel import agreement, processes, sharding
+from bam_jax.system import console, files, git, jsonl, lock, resources
 from bam_jax.system.errors import UserError
 from bam_jax.training import bundled, checkpoint, remote, run_folder
 from bam_jax.training.loggers import LOGGERS
@@ -72,8 +74,8 @@ def evaluate(
     With `prune_cache` long texts are read through a cache that drops keys which a head's prior makes negligible ("exact"), or
     which together hold less than a share of a row's attention; records name the share.
 
-    Overrides `mesh.*` shard the model and its caches over devices (`sharding.take_mesh`). Records do not depend on the mesh, up
-    to rounding.
+    Overrides `mesh.*` shard the model and its caches over devices (`sharding.take_mesh`), which may be those of several
+    processes that all call this. Records do not depend on the mesh, up to rounding; process 0 writes them.
     """
     resources.keep_freed_memory()
     run, name = bundled.find(run), evaluation.name
@@ -89,31 +91,52 @@ def evaluate(
     prune_cache = tolerance(str(prune_cache))
     if mesh is not None and prune_cache != "off":
         raise UserError(f"prune_cache={prune_cache} works on one device; leave it or config.mesh.* out")
+    if mesh is None and jax.process_count() > 1:
+        raise UserError(
+            f"{jax.process_count()} processes evaluate a model on a mesh; give config.mesh.*, or --processes=1"
+        )
+    first = processes.is_first()
+    progress = progress if first else False
     trained, state, source = _prepare(
         *(run, evaluation, mesh), memory=memory, skip=skip, prune_cache=prune_cache, allow=allow, progress=progress
     )
     plans = [(plan, {"eval": name} | dict(plan.identity) | state) for plan in evaluation.plans(trained)]
-    busy = f"{run} is being evaluated by another --eval={name}; wait for it, then do this again for what is missing"
-    with remote.uploading(run), lock.hold(run / f".{name}.lock", busy):
-        _check_tokenizer(run, trained.tokenizer)
-        started = [_find(run, plan, identity) for plan, identity in plans]
+    with _records_of(run, name) as folder:
+        _check_tokenizer(folder, trained.tokenizer)
+        started = [_find(folder, plan, identity) for plan, identity in plans]
         total = sum(length * n for plan, _ in plans for (length, _), n in plan.wanted.items())
         missing = sum(samples.length * samples.n for each in started for samples in each.missing())
         label = f"{run.name} {name}"
         with console.progress(total, done=total - missing, unit="token", label=label, show=progress) as bar:
             with sharding.active(mesh):
-                _measure(run, started, source, bar)
-        done = [record for plan, identity in plans for record in _find(run, plan, identity).records]
-        if missing:
+                _measure(folder, started, source, bar)
+        done = [record for plan, identity in plans for record in _find(folder, plan, identity).records]
+        if missing and first:
             _log(run, evaluation, done)
     return done
 
 
+@contextlib.contextmanager
+def _records_of(run: Path, name: str) -> Iterator[Path]:
+    """A folder to read and write records in: the run's, which is locked; in other processes a copy that process 0 gives."""
+    if processes.is_first():
+        busy = f"{run} is being evaluated by another --eval={name}; wait for it, then do this again for what is missing"
+        with remote.uploading(run), lock.hold(run / f".{name}.lock", busy):
+            path = run / records.RESULTS
+            agreement.contents_from_first(path.read_bytes() if path.exists() else b"")
+            yield run
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            files.write_atomically(Path(folder, records.RESULTS), agreement.contents_from_first(b""))
+            yield Path(folder)
+
+
 def check_run(run: str | os.PathLike) -> None:
     """Raises: UserError: the run has no configuration or no checkpoint."""
-    folder = bundled.find(run)
-    run_folder.read_config(folder)
-    run_folder.trained_step(folder)
+    if files.is_remote(run):
+        run_folder.read_config(remote.fetch(os.fspath(run), weights=False))
+    else:
+        run_folder.trained_step(bundled.find(run))
 
 
 def _check_arguments(evaluation: Evaluation, memory: float) -> None:
@@ -140,7 +163,7 @@ def _prepare(
     progress: bool | None,
 ) -> tuple[Trained, dict[str, Any], dict[str, Any]]:
     own = run_folder.read_config(run)
-    step = run_folder.trained_step(run)  # once: a training may save another in the meantime
+    step = agreement.from_first(run_folder.trained_step(run))  # once: a training may save another in the meantime
     config, tokenizer, decoder = checkpoint.restore_model(run, overrides=evaluation.overrides, step=step, mesh=mesh)
     for stack in decoder.stacks():
         stack.attention.tiling = Tiling(skip="exact" if skip else "off")
@@ -160,7 +183,8 @@ def _prepare(
     if evaluation.unseen and not named:
         _check_text(run, own, tokenizer.spec, addresses)
     held_out = functools.partial(_held_out, _text_of(config), tokenizer.spec, addresses)
-    trained = Trained(decoder, tokenizer, config, held_out, memory * 2**30, folder=run, progress=progress)
+    kept = run if jax.process_count() == 1 else None
+    trained = Trained(decoder, tokenizer, config, held_out, memory * 2**30, folder=kept, progress=progress)
     return trained, {"step": step, "overrides": overrides}, source
 
 

@@ -14,6 +14,15 @@ def from_first(number: int) -> int:
     return int(multihost_utils.broadcast_one_to_all(np.int32(number))) if jax.process_count() > 1 else number
 
 
+def contents_from_first(contents: bytes) -> bytes:
+    """The bytes that process 0 gives."""
+    if jax.process_count() == 1:
+        return contents
+    whole = np.zeros(from_first(len(contents)), np.uint8)
+    whole[: len(contents)] = np.frombuffer(contents, np.uint8)[: len(whole)]
+    return multihost_utils.broadcast_one_to_all(whole).astype(np.uint8).tobytes()
+
+
 def all_processes(holds: bool) -> bool:
     """True if `holds` is true in every process."""
     return bool(np.all(multihost_utils.process_allgather(np.bool_(holds)))) if jax.process_count() > 1 else holds

@@ -3,6 +3,7 @@
 A single process uses only `stopping`, with which SIGTERM and Ctrl-C leave a checkpoint.
 """
 
+import argparse
 import contextlib
 import ctypes
 import os
@@ -67,9 +68,37 @@ def joined(coordinator: str = "", count: int = 0, index: int | None = None) -> I
         yield together.end
 
 
+def options(parser: argparse.ArgumentParser, what: str, default: int) -> None:
+    """Adds --coordinator, --processes and --process to a command, for `joined`."""
+    counted = "1: this one alone, in any job; 0: all that a scheduler has started"
+    add = parser.add_argument
+    add("--coordinator", default="", help="HOST:PORT of process 0, if no scheduler says it (docs/launch.md)")
+    add("--processes", type=int, default=default, help=f"how many {what} together ({default}; {counted})")
+    add("--process", type=int, help="which of them this is, from 0")
+
+
 def is_first() -> bool:
     """True in process 0, which writes the files."""
     return jax.process_index() == 0
+
+
+@contextlib.contextmanager
+def leaving_together(name: str, seconds: float) -> Iterator[None]:
+    """At the end of the block, also after `errors.Stopped`, wait for all processes to come there.
+
+    Those that end first would otherwise end the last one after `HEARTBEAT` seconds, when jax shuts down.
+    """
+    try:
+        yield
+    except errors.Stopped:
+        _wait_for_all(name, seconds)
+        raise
+    _wait_for_all(name, seconds)
+
+
+def _wait_for_all(name: str, seconds: float) -> None:
+    if jax.distributed.is_initialized():
+        jax_private.coordination_client().wait_at_barrier(f"{_FOLDER}-{name}", round(seconds * 1000))
 
 
 @contextlib.contextmanager

@@ -1,11 +1,13 @@
-"""Folders in buckets, at addresses that fsspec knows: gs://bucket/folder, s3://bucket/folder.
+"""Folders in buckets, at fsspec addresses such as gs://bucket/folder and s3://bucket/folder.
 
-An object appears whole or not at all, but buckets have neither renames nor locks. In their place, the object by which others
-count is written last and removed first, and a `Lease` keeps a second writer out.
+Writing an object is atomic, but buckets support neither renames nor locks. In place of a rename, a marker object is written last
+and removed first, and a group of objects is valid only while its marker exists. In place of a lock, a `Lease` keeps out a second
+writer.
 """
 
 import contextlib
 import dataclasses
+import glob
 import os
 import platform
 import secrets
@@ -19,14 +21,14 @@ from bam_jax.system import console, files
 from bam_jax.system.errors import UserError
 
 BEAT = 5.0
-"""Seconds between two signs of life of the holder of a lease."""
+"""Seconds between renewals of a lease."""
 DEAD = 30.0
-"""Seconds without one after which a lease is taken over."""
+"""Seconds without a renewal after which another process may take over a lease."""
 _POLL = 1.0
 
 
 class Found(NamedTuple):
-    """An object: its bytes, and its version, which changes when it is written again."""
+    """The size of an object in bytes, and its version, which changes with every write."""
 
     size: int
     version: str
@@ -34,22 +36,31 @@ class Found(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """A folder in a bucket; the names of objects are those below its address.
+    """A folder in a bucket. Names of objects are relative to its address.
 
-    Raises: UserError: the bucket cannot be reached, read or written, or the package for its kind is not installed.
+    Raises: UserError: the bucket cannot be reached, read or written, or its package (gcsfs, s3fs) is not installed.
     """
 
     address: str  # without a slash at its end
 
-    def list(self, below: str = "") -> dict[str, Found]:
+    def __post_init__(self) -> None:
+        _check_name(self.address, self.address)
+
+    def find(self, below: str = "") -> dict[str, Found]:
         """The objects below a folder by their names."""
         with files.at_address(self.address):
             filesystem, root = self._fresh()
             found: dict[str, Any] = filesystem.find(f"{root}/{below}", detail=True)
-        objects = {path.removeprefix(f"{root}/"): _found(info) for path, info in found.items()}
-        for name in objects:
-            if {"", ".", ".."} & {*name.split("/")} or "\\" in name:
-                raise UserError(f"{self.address} has an object {name[:200]!r}, which is no name of a file; remove it")
+        objects = {}
+        for path, info in found.items():
+            if path.startswith(f"{root}/") and not path.endswith("/"):  # which consoles make for empty folders
+                name = path.removeprefix(f"{root}/")
+                if {"", ".", ".."} & {*name.split("/")} or "\\" in name:
+                    raise UserError(
+                        f"{self.address} contains an object named {name[:200]!r}, not a valid file name; delete it"
+                    )
+                _check_name(name, self.address)
+                objects[name] = _found(info)
         return objects
 
     def is_empty(self) -> bool:
@@ -71,27 +82,44 @@ class Bucket:
             except FileNotFoundError:
                 return None
 
+    def read_all(self, names: Collection[str]) -> list[bytes]:
+        """The contents of several objects, read at one time."""
+        if not names:
+            return []
+        with files.at_address(self.address):
+            filesystem, root = self._fresh()
+            found = filesystem.cat([f"{root}/{name}" for name in names])
+            # Of a single one fsspec gives the contents.
+            return [found] if isinstance(found, bytes) else [found[f"{root}/{name}"] for name in names]
+
     def write(self, name: str, contents: bytes) -> None:
         with files.at_address(self.address, "write"):
             filesystem, root = self._fresh()
             filesystem.pipe_file(f"{root}/{name}", contents)
 
     def create(self, name: str, contents: bytes) -> bool:
-        """Write an object unless it is there, which is one act for all that try; False if it is there."""
+        """Create an object atomically; False if it already exists."""
         with files.at_address(self.address, "write"):
             filesystem, root = self._fresh()
             try:
                 filesystem.pipe_file(f"{root}/{name}", contents, mode="create")
             except FileExistsError:
                 return False
+            except OSError as error:  # of another that creates it at the same moment, in the words of S3
+                if "ConditionalRequestConflict" in str(error) or "PreconditionFailed" in str(error):
+                    return False
+                raise
         return True
 
     def download(self, names: Collection[str], folder: Path) -> None:
-        """Copy objects into a folder here."""
+        """Copy objects into a folder here; each file appears whole or not at all."""
         if names:
+            drafts = [f"{folder / name}{files.DRAFT}" for name in names]  # s3fs makes files of the full size first
             with files.at_address(self.address):
                 filesystem, root = self._fresh()
-                filesystem.get([f"{root}/{name}" for name in names], [str(folder / name) for name in names])
+                filesystem.get([f"{root}/{name}" for name in names], drafts)
+            for name, draft in zip(names, drafts, strict=True):
+                os.replace(draft, folder / name)
 
     def upload(self, folder: Path, names: Collection[str]) -> None:
         """Copy files of a folder here, several at a time."""
@@ -108,7 +136,7 @@ class Bucket:
                     filesystem.rm([f"{root}/{name}" for name in names])
 
     def _fresh(self) -> tuple[Any, str]:
-        """The file system, which has forgotten what it listed before, and the folder's path in it."""
+        """The file system, with its cache of listings cleared, and the folder's path in it."""
         filesystem, root = files.find_filesystem(self.address)
         filesystem.invalidate_cache()
         return filesystem, root.rstrip("/")
@@ -119,14 +147,15 @@ class Replaced(UserError):
 
 
 class Lease:
-    """Keeps other processes, on any host, from leasing the same folder of a bucket; a context manager.
+    """Gives one process, on any host, exclusive write access to a folder of a bucket; a context manager.
 
-    The lease is an object, `NAME/1`, that only one process can create. Its holder writes it again every `BEAT` seconds. Who finds
-    it unchanged for `DEAD` seconds takes it over by creating `NAME/2`, which again only one can. No clock is compared with
-    another's, and a holder that was cut off for so long finds that it has been replaced.
+    The lease is an object, `NAME/1`, that only one process can create. The holder rewrites it every `BEAT` seconds. A process
+    that finds it unchanged for `DEAD` seconds takes over by creating `NAME/2`, which again only one can. Clocks are never
+    compared. A holder that was cut off for that long finds the newer object: `check` raises `Replaced`. A holder
+    that ends leaves its object empty, so that numbers only grow.
     """
 
-    def __init__(self, bucket: Bucket, busy: str, name: str = ".lease"):
+    def __init__(self, bucket: Bucket, busy: str, name: str):
         self._bucket, self._busy, self._folder = bucket, busy, name
         self._token = f"{platform.node()} {os.getpid()} {secrets.token_hex(8)}"
         self._number = 0
@@ -137,10 +166,10 @@ class Lease:
         """Raises: UserError: `busy`, if another process holds the lease and is alive."""
         while True:
             newest = self._newest()
-            state = self._watch(newest) if newest else "dead"
+            state = self._watch(newest) if newest else "left"
             if state == "alive":
                 raise UserError(self._busy)
-            if state == "dead" and self._bucket.create(self._at(newest + 1), self._contents(0)):
+            if state in ("dead", "left") and self._bucket.create(self._at(newest + 1), self._contents(0)):
                 break
         self._number = newest + 1
         self._bucket.remove([self._at(newest)] if newest else [])
@@ -150,15 +179,16 @@ class Lease:
     def __exit__(self, *error: object) -> None:
         self._over.set()
         self._thread.join()
-        if self._is_held():
-            self._bucket.remove([self._at(self._number)])
+        with contextlib.suppress(UserError):  # then the next one waits
+            if self._is_held():
+                self._bucket.write(self._at(self._number), b"")
 
     def check(self) -> None:
         """Raises: Replaced."""
         if not self._is_held():
             raise Replaced(
-                f"{self._bucket.address} was taken over by another process, as this one had not reached the bucket for "
-                f"{DEAD:.0f} seconds; let the other one go on"
+                f"another process took over {self._bucket.address}, because this one did not renew its lease for {DEAD:.0f} "
+                "seconds; let the other one continue"
             )
 
     def _at(self, number: int) -> str:
@@ -169,7 +199,7 @@ class Lease:
 
     def _newest(self) -> int:
         """The number of the lease that counts; 0 if there is none."""
-        names = [name.rpartition("/")[2] for name in self._bucket.list(self._folder)]
+        names = [name.rpartition("/")[2] for name in self._bucket.find(self._folder)]
         return max((int(name) for name in names if name.isdecimal()), default=0)
 
     def _is_held(self) -> bool:
@@ -177,18 +207,20 @@ class Lease:
         return mine.startswith(self._token.encode()) and self._newest() == self._number
 
     def _watch(self, number: int) -> str:
-        """Whether the holder of a lease is "alive", "dead", or has "left"."""
+        """Whether the holder of a lease is "alive" or "dead", has "left", or was "replaced"."""
         first, begun = self._bucket.read(self._at(number)), time.monotonic()
-        console.log(
-            f"{self._bucket.address} is leased; waiting up to {DEAD:.0f} s to see whether its holder is still alive"
-        )
-        while (contents := self._bucket.read(self._at(number))) == first:
-            if first is None:
-                break
+        if first:
+            wait = f"waiting up to {DEAD:.0f} s to check whether its process is still alive"
+            console.log(f"{self._bucket.address} is leased; {wait}")
+        contents = first
+        while contents and contents == first:
             if time.monotonic() - begun > DEAD:
                 return "dead"
             time.sleep(_POLL)
-        return "left" if contents is None else "alive"
+            contents = self._bucket.read(self._at(number))
+        if contents is None:
+            return "replaced"
+        return "alive" if contents else "left"
 
     def _live(self) -> None:
         beat = 0
@@ -197,6 +229,14 @@ class Lease:
             with contextlib.suppress(UserError):  # the network may come back
                 if self._is_held():  # else it is another's, and `check` says so
                     self._bucket.write(self._at(self._number), self._contents(beat))
+
+
+def _check_name(name: str, address: str) -> None:
+    """Refuse names that fsspec would take for patterns."""
+    if glob.has_magic(name):
+        raise UserError(
+            f"{address}: the name {name[:200]!r} has one of the characters * ? [, which are patterns; rename it"
+        )
 
 
 def _found(info: dict[str, Any]) -> Found:

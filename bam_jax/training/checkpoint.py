@@ -121,10 +121,15 @@ class Checkpoints:
                 shutil.rmtree(old.rename(_draft(old)))
 
 
+@functools.cache
+def _gather(everywhere: NamedSharding) -> Callable[[jax.Array], jax.Array]:
+    return jax.jit(lambda x: x, out_shardings=everywhere)
+
+
 def _in_first(x: jax.Array) -> np.ndarray:
     """An array of all processes in the memory of process 0, which alone writes NumPy arrays; elsewhere zeros without memory."""
     assert isinstance(x.sharding, NamedSharding)
-    whole = jax.jit(lambda x: x, out_shardings=NamedSharding(x.sharding.mesh, PartitionSpec()))(x)
+    whole = _gather(NamedSharding(x.sharding.mesh, PartitionSpec()))(x)
     if processes.is_first():
         return np.asarray(whole.addressable_data(0))
     return np.broadcast_to(np.zeros((), x.dtype), x.shape)

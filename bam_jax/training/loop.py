@@ -16,6 +16,7 @@ from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.config.sections import NEXT_TOKEN
 from bam_jax.data import loader
+from bam_jax.data.prepared import copies
 from bam_jax.data.tokenizers.copies import find_tokenizer, load_tokenizer
 from bam_jax.models import counts, pattern
 from bam_jax.parallel import agreement, processes, sharding
@@ -51,7 +52,7 @@ def train(
 ) -> None:
     """`fit` as a command: joins the other processes of the job, stops at signals, and prints how the run ended."""
     with processes.joined(coordinator, count, process) as end:
-        with remote.training_in(workdir) as (run, bucket), processes.stopping(end) as stop:
+        with processes.stopping(end) as stop, remote.training_in(workdir) as (run, bucket):
             finished = processes.is_first() and run_folder.latest_step(run) == config.steps
             records = _fit(config, run, bucket, progress=progress, longer=longer, stop=stop)
             trained_on = run_folder.latest_checkpoint(run)
@@ -134,7 +135,7 @@ def _fit(
 
     with jax.set_mesh(mesh), contextlib.ExitStack() as stack:
         # The tokenizer, and the shapes of the model and the optimiser.
-        tokenizer = find_tokenizer(config.data.tokenizer, config.data.sources())
+        tokenizer = find_tokenizer(config.data.tokenizer, map(copies.local, config.data.sources()))
         before_start = None
         if config.start and not latest:
             # In another vocabulary the ids would stand for other words, and the shapes may be the same.
@@ -208,6 +209,8 @@ def _fit(
         compiling = time.perf_counter()
         for step in range(done + 1, config.steps + 1):
             last = step == config.steps
+            if bucket is not None:
+                bucket.check()
             if step in profiled and step in (profiled[0], done + 1):
                 trace.enter_context(jax.profiler.trace(run / "profile"))
             with jax.profiler.StepTraceAnnotation("train", step_num=step):

@@ -1,9 +1,9 @@
-"""Runs in buckets. A command works on a copy in a temporary folder, and what it writes there is uploaded.
+"""Runs in buckets. A command works on a local copy in a temporary folder and uploads the files it writes.
 
-Below a run's address lie the files of a run's folder (`run_folder`), with three differences:
+A run in a bucket has the files of a local one (`run_folder`), with three differences:
 
-checkpoints/STEP/  counts once its sums.json is there, which is uploaded last and removed first
-results/           new records of evaluations, each upload an object of its own, so that several can record at a time
+checkpoints/STEP/  valid only with its sums.json, which is uploaded last and removed first
+results/           new records of evaluations; each upload creates an object, so that several can write concurrently
 .lease/            in place of .lock (`bucket.Lease`)
 """
 
@@ -18,22 +18,25 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from bam_jax.parallel import agreement, processes
-from bam_jax.system import console, errors, files, lock
+from bam_jax.system import console, errors, files, lock, regular
 from bam_jax.system.bucket import Bucket, Found, Lease, Replaced
 from bam_jax.system.errors import Unwritten, UserError
-from bam_jax.training.run_folder import CHECKPOINTS, CHECKSUMS, CONFIG, RESULTS, WEIGHTS
+from bam_jax.training.run_folder import CHECKPOINTS, CHECKSUMS, CONFIG, DIVERGED, LEASED, METRICS, RESULTS
 
 PERIOD = 30.0
-"""Seconds between two uploads of what a command writes, besides checkpoints."""
+"""Seconds between uploads of files other than checkpoints."""
 ATTEMPTS = 20
-"""How often the upload of a checkpoint is tried, `PERIOD` apart, beside the retries of the network's library."""
+"""Attempts to upload a checkpoint, `PERIOD` seconds apart; the network library retries within each."""
 _RECORDS = "results"
 _PROFILE = "profile/"
 _PREFIX = "bam_jax-run-"
+_LEASE = ".lease"
+_OF_TRAINING = (CONFIG, METRICS, DIVERGED)  # which no other command uploads
+_LONGEST = 3600  # seconds that the other processes wait for the last upload of process 0
 _YOUNG = 60  # seconds for which nobody may hold a folder yet
 _LARGE = 2**27  # bytes whose transfer is announced
 _READ = ("model", "data")
@@ -41,13 +44,13 @@ _READ = ("model", "data")
 
 
 class RemoteRun:
-    """A run at an address, and the folder here that a command works on."""
+    """A run in a bucket and its local working copy."""
 
     def __init__(self, address: str, name: str, uploaded: str = ""):
         """
         Args:
-            name: of the temporary folder, which processes of one host may share.
-            uploaded: the folder of the run that this process uploads; "": all.
+            name: of the temporary folder; processes of one host may share it.
+            uploaded: the subfolder whose files this process uploads; "" uploads all.
         """
         self.address = address.rstrip("/")
         self.bucket = Bucket(self.address)
@@ -63,18 +66,22 @@ class RemoteRun:
         self._same: dict[str, tuple[int, int]] = {}  # time and size of the files here that are as in the bucket
         self._recorded = 0  # bytes of results.jsonl that the bucket has
         self._lock = threading.Lock()
+        self._replaced: Replaced | None = None
         errors.ALIASES[str(self.path)] = self.address
         atexit.register(self.close)
 
     def close(self) -> None:
+        """Remove the folder, unless another process of this host still works in it."""
         atexit.unregister(self.close)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(self._folder, ignore_errors=True)
         os.close(self._alive)
 
-    def steps(self) -> list[int]:
-        """The steps of the whole checkpoints."""
-        names = [name.split("/") for name in self.bucket.list(CHECKPOINTS)]
-        return sorted(int(step) for _, step, *rest in names if step.isdecimal() and rest == [CHECKSUMS])
+    def check(self) -> None:
+        """Raises: Replaced: another process has taken over the lease."""
+        if self._replaced is not None:
+            raise self._replaced
 
     def fetch(self, parts: Collection[str] | None = None, *, weights: bool = True, step: int | None = None) -> None:
         """Copy what has changed of the run.
@@ -86,9 +93,12 @@ class RemoteRun:
         """
         if self.bucket.read(CONFIG) is None:
             if not self.bucket.is_empty():
-                raise UserError(f"{self.address} holds something that is not a run; give a new or an empty folder")
+                raise UserError(
+                    f"{self.address} is not empty and has no config.json, so it is not a run; give a run, or an empty folder"
+                )
             return
-        versions, steps = self.bucket.list(), self.steps() if weights else []
+        versions = self.bucket.find()
+        steps = _steps(versions) if weights else []
         copied = str(step if step in steps else max(steps, default=None))
         chosen, records = [], []
         for name in versions:
@@ -98,8 +108,17 @@ class RemoteRun:
                     chosen.append(name)
             elif name == RESULTS or folder == _RECORDS:
                 records.append(name)
-            elif folder[0] != "." and not name.startswith(_PROFILE) and (weights or name != WEIGHTS):
+            elif name == CONFIG or (weights and folder[0] != "." and not name.startswith(_PROFILE)):
                 chosen.append(name)
+        read = [name for name in (*records, CONFIG, METRICS) if name in versions]
+        if sum(versions[name].size for name in read) > regular.RECORDS:
+            raise UserError(
+                f"{self.address} has more than {regular.RECORDS:,} bytes of records; it is no run of bam_jax"
+            )
+        if any(found.size for name, found in versions.items() if name.startswith(f"{_LEASE}/")):
+            (self.path / LEASED).touch()
+        else:
+            (self.path / LEASED).unlink(missing_ok=True)
         with self._lock:
             chosen = [
                 name for name in chosen if versions[name] != self._versions.get(name) and not self._is_changed(name)
@@ -118,9 +137,10 @@ class RemoteRun:
             self._check_lease()
             for name in sorted(now, key=lambda name: name != CONFIG):  # without it the rest is no run
                 if now[name] != self._same.get(name):
-                    self.bucket.write(name, (self.path / name).read_bytes())
-                    self._same[name] = now[name]
-            gone = [name for name in self._same if name.startswith(self._uploaded) and name not in now]
+                    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                        self.bucket.write(name, (self.path / name).read_bytes())
+                        self._same[name] = now[name]
+            gone = [name for name in (METRICS, DIVERGED) if self.lease and name in self._same and name not in now]
             self.bucket.remove(gone)
             for name in gone:
                 del self._same[name]
@@ -128,7 +148,7 @@ class RemoteRun:
                 self._push_records()
 
     def push_checkpoint(self, step: int, kept: int) -> None:
-        """Upload all and a checkpoint that is whole here, and remove all but some of the newest."""
+        """Upload pending files and a complete checkpoint, then remove all but the newest `kept`."""
         folder = f"{CHECKPOINTS}/{step}"
         sizes = {
             path.relative_to(self.path).as_posix(): path.stat().st_size
@@ -142,48 +162,60 @@ class RemoteRun:
                 self.bucket.upload(self.path, [*sizes.keys() - {f"{folder}/{CHECKSUMS}"}])
                 self._check_lease()
                 self.bucket.upload(self.path, [f"{folder}/{CHECKSUMS}"])
-                self.remove_checkpoints(self.steps()[-kept:])
+                self.remove_checkpoints(kept)
                 return
             except Replaced:
                 raise
             except UserError as error:
                 if attempt == ATTEMPTS:
                     raise
-                console.log(f"the checkpoint of step {step:,} was not uploaded, which is tried again: {error}")
+                console.log(f"could not upload the checkpoint of step {step:,}, retrying in {PERIOD:.0f} s: {error}")
                 time.sleep(PERIOD)
 
-    def remove_checkpoints(self, kept: Collection[int]) -> None:
-        """Remove all checkpoints but those of some steps, and what killed uploads have left."""
-        names = [name for name in self.bucket.list(CHECKPOINTS) if name.split("/")[1] not in map(str, kept)]
-        self.bucket.remove([name for name in names if name.endswith(f"/{CHECKSUMS}")])  # from now on they do not count
-        self.bucket.remove([name for name in names if not name.endswith(f"/{CHECKSUMS}")])
+    def remove_checkpoints(self, kept: int) -> None:
+        """Remove all but the newest `kept` checkpoints, and the remains of interrupted uploads."""
+        found = self.bucket.find(CHECKPOINTS)
+        steps = {str(step) for step in _steps(found)[-kept:]}
+        others = [name for name in found if (step := name.split("/")[1]).isdecimal() and step not in steps]
+        self.bucket.remove([name for name in others if name.endswith(f"/{CHECKSUMS}")])  # from now on they do not count
+        self.bucket.remove([name for name in others if not name.endswith(f"/{CHECKSUMS}")])
 
     @contextlib.contextmanager
     def pushing(self) -> Iterator[None]:
-        """Upload every `PERIOD` seconds and at the end what is written here.
+        """Upload changed files every `PERIOD` seconds and once at the end.
 
-        Raises: Unwritten: the last upload failed; it names the folder here, which is kept.
+        Raises: Unwritten: the last upload failed; the message gives the local folder, which is kept.
         """
         over = threading.Event()
         thread = threading.Thread(target=self._push_now_and_then, args=(over,), daemon=True)
         thread.start()
+        failed = True
         try:
             yield
+            failed = False
         finally:
             over.set()
             thread.join()
             try:
                 self.push()
-            except UserError as error:
+            except BaseException as error:
                 kept = self._folder.rename(self._folder.with_name(self._folder.name.replace("run", "unsent", 1)))
-                raise Unwritten(f"{error}; what was not uploaded lies in {kept / self.path.name}") from error
+                what = f"{error or type(error).__name__}; the local copy is kept in {kept / self.path.name}"
+                if isinstance(error, UserError) and not failed:
+                    raise Unwritten(what) from error
+                console.log(what)  # what made the block fail is raised
+                if not failed:
+                    raise
 
     def _push_now_and_then(self, over: threading.Event) -> None:
         while not over.wait(PERIOD):
             try:
                 self.push()
+            except Replaced as error:
+                self._replaced = error  # the next step ends the training
+                return
             except UserError as error:
-                console.log(f"not uploaded, which is tried again: {error}")
+                console.log(f"upload failed, retrying in {PERIOD:.0f} s: {error}")
 
     def _is_changed(self, name: str) -> bool:
         """True of a file that was written here since it was copied."""
@@ -199,11 +231,11 @@ class RemoteRun:
             missing = [name for name in names if name in self._versions or not (self.path / name).exists()]
             for folder in {(self.path / name).parent for name in missing}:
                 folder.mkdir(parents=True, exist_ok=True)
-            _announce(f"copying {self.address}", sum(sizes[name].size for name in missing))
+            _announce(f"downloading {self.address}", sum(sizes[name].size for name in missing))
             self.bucket.download(missing, self.path)
 
     def _fetch_records(self, names: Collection[str]) -> None:
-        found = [self.bucket.read(name) or b"" for name in names]
+        found = self.bucket.read_all(names)
         whole = b"".join(each if each.endswith(b"\n") or not each else each + b"\n" for each in found)
         if whole:
             files.write_atomically(self.path / RESULTS, whole)
@@ -226,7 +258,9 @@ class RemoteRun:
             if here == Path():
                 folders[:] = [name for name in folders if name != CHECKPOINTS]
             for name in ((here / name).as_posix() for name in names if name[0] != "."):
-                if name != RESULTS and name.startswith(self._uploaded) and not (self.path / name).is_symlink():
+                if name == RESULTS or (self.lease is None and not self._uploaded and name in _OF_TRAINING):
+                    continue  # records are uploaded apart
+                if name.startswith(self._uploaded) and not (self.path / name).is_symlink():
                     with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                         found[name] = _stamp(self.path / name)
         return found
@@ -247,13 +281,21 @@ def _temporary(name: str) -> Path:
     folder = here / f"{_PREFIX}{name}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-        raise UserError(f"{folder} is another user's; start again, or set TMPDIR")
+        raise UserError(
+            f"{folder} belongs to another user; run the command again, or set TMPDIR to a folder of your own"
+        )
     return folder
 
 
 def _announce(what: str, size: int) -> None:
     if size > _LARGE:
         console.log(f"{what}: {size / 2**30:.1f} GiB")
+
+
+def _steps(names: Iterable[str]) -> list[int]:
+    """The steps of the complete checkpoints among objects of a run."""
+    parts = [name.split("/") for name in names]
+    return sorted(int(each[1]) for each in parts if each[::2] == [CHECKPOINTS, CHECKSUMS] and each[1].isdecimal())
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -268,22 +310,28 @@ def training_in(workdir: str | os.PathLike) -> Iterator[tuple[Path, RemoteRun | 
         yield Path(workdir), None
         return
     address = os.fspath(workdir).rstrip("/")
-    agreement.check_same(address, f"the processes do not all call their workdir {address}; give them the same one")
+    agreement.check_same(
+        address, f"the processes have different workdirs, here {address}; give all of them the same --workdir"
+    )
     first = processes.is_first()
     if first:
-        console.log(f"looking at {address}")  # a bucket that cannot be reached takes a minute
+        console.log(f"connecting to {address}")  # a bucket that cannot be reached takes a minute
     # Orbax wants the same path on all hosts, which need not share it.
     here = tempfile.gettempdir()
-    agreement.check_same(here, f"the processes have different temporary folders, here {here}; set TMPDIR alike")
-    remote = RemoteRun(address, str(agreement.from_first(secrets.randbits(31))), "" if first else _PROFILE)
+    differ = f"the processes have different temporary folders, here {here}; set TMPDIR to the same path on every host"
+    agreement.check_same(here, differ)
+    number = agreement.from_first(secrets.randbits(31))
+    remote = RemoteRun(address, str(number), "" if first else _PROFILE)
     with contextlib.ExitStack() as stack:
         stack.callback(remote.close)
+        stack.enter_context(processes.leaving_together(f"uploaded-{number}", _LONGEST))
         if first:
-            busy = f"workdir {address} is in use by another training; give another folder"
-            remote.lease = stack.enter_context(Lease(remote.bucket, busy))
-            remote.remove_checkpoints(remote.steps())
+            busy = f"workdir {address} is in use by another training; wait for it to end, or give another folder"
+            remote.lease = stack.enter_context(Lease(remote.bucket, busy, _LEASE))
         agreement.all_processes(True)  # nobody reads before the lease
         remote.fetch()
+        if first and (remote.path / CONFIG).exists():  # else the folder is not ours to clear
+            remote.remove_checkpoints(kept=2)
         stack.enter_context(remote.pushing())
         yield remote.path, remote
 
@@ -294,17 +342,22 @@ def _opened(address: str) -> RemoteRun:
 
 
 def fetch(address: str, *, weights: bool = True, step: int | None = None) -> Path:
-    """A copy of a run at an address, for the rest of the process; a further call copies what has changed since."""
+    """Download a run to a folder that lasts until the process ends. Later calls download only what has changed."""
     remote = _opened(address.rstrip("/"))
     remote.fetch(_READ, weights=weights, step=step)
     return remote.path
+
+
+def latest_step(address: str) -> int:
+    """The step of a run's newest complete checkpoint in its bucket; 0 if there is none."""
+    return max(_steps(Bucket(address.rstrip("/")).find(CHECKPOINTS)), default=0)
 
 
 def fetch_records(pattern: str) -> list[Path]:
     """Copies, without their weights, of the runs at or below the addresses of a pattern."""
     found = []
     for address in files.matching(pattern):
-        for name in Bucket(address.rstrip("/")).list():
+        for name in Bucket(address.rstrip("/")).find():
             *folders, last = name.split("/")
             if last == CONFIG and CHECKPOINTS not in folders:
                 found.append(fetch("/".join((address.rstrip("/"), *folders)), weights=False))

@@ -37,6 +37,7 @@ METRICS = "metrics.jsonl"
 RESULTS = "results.jsonl"
 CHECKSUMS = "sums.json"  # of a checkpoint, which it makes whole
 DIVERGED = "diverged"
+LEASED = ".leased"  # in a copy of a run in a bucket that is being trained
 BUNDLED = Path(__file__).parents[1] / "trained"
 """The folder of the models that come with the package, each a run without checkpoints."""
 
@@ -87,7 +88,7 @@ def claim(
 
 def is_claimed(run: Path) -> bool:
     """True if a process trains into a run's folder at this moment."""
-    return lock.is_held(run / lock.NAME)
+    return (run / LEASED).exists() or lock.is_held(run / lock.NAME)
 
 
 def latest_step(run: str | os.PathLike) -> int:

@@ -9,7 +9,7 @@ from bam_jax import config as configs
 from bam_jax.data.tokenizers.copies import own_spec
 from bam_jax.system import files
 from bam_jax.system.errors import UserError
-from bam_jax.training import bundled, run_folder
+from bam_jax.training import bundled, remote, run_folder
 
 SIZES = "family layers width heads kv_heads hidden vocab tied qkv_bias qk_norm gate sinks".split()
 """Fields of the model that decide which parameters there are, without those of its encoding."""
@@ -28,8 +28,11 @@ def sizes(changes: Mapping[str, Any], workdir: str | os.PathLike) -> dict[str, A
     start = changes.get("start", "")
     if not start:
         return {}
-    path = bundled.find(workdir) if files.is_remote(workdir) else Path(workdir)
-    resumed = run_folder.latest_step(path) and run_folder.read_config(path).start == start
+    if files.is_remote(workdir):
+        path, step = remote.fetch(os.fspath(workdir), weights=False), remote.latest_step(os.fspath(workdir))
+    else:
+        path, step = Path(workdir), run_folder.latest_step(workdir)
+    resumed = step and run_folder.read_config(path).start == start
     run = path if resumed else bundled.find(start)
     config = run_folder.read_config(run)
     fields = configs.to_fields(config)

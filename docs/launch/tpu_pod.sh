@@ -1,7 +1,7 @@
 #!/bin/bash
 # Trains on a TPU slice that queued resources give, and asks for another one when that is taken away:
 #
-#   NAME=lm_1b ZONE=us-east5-a TYPE=v5p-128 docs/launch/tpu_pod.sh --config=configs/lm_1b.py \
+#   NAME=lm-1b ZONE=us-east5-a TYPE=v5p-128 docs/launch/tpu_pod.sh --config=configs/lm_1b.py \
 #     --config.data.source=/mnt/shared/data/fineweb --config.optimizer.accumulate=18 --workdir=/mnt/shared/runs/lm_1b
 #
 # SETUP is run on every host before each start: it leaves the repository, installed, in ~/bam_jax, and what all hosts share

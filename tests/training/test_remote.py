@@ -1,5 +1,6 @@
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,8 +15,9 @@ from parallel import test_processes as together
 
 import bam_jax
 from bam_jax import config as configs
+from bam_jax import evaluate
 from bam_jax.data.prepared import copies
-from bam_jax.evals.measuring import evaluate
+from bam_jax.evals import measuring
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.models import transformer
 from bam_jax.system import bucket, errors, jsonl
@@ -49,7 +51,7 @@ def losses(records):
 
 def whole_steps(address):
     return sorted(
-        int(name.split("/")[1]) for name in Bucket(address).list("checkpoints") if name.endswith("/sums.json")
+        int(name.split("/")[1]) for name in Bucket(address).find("checkpoints") if name.endswith("/sums.json")
     )
 
 
@@ -62,7 +64,8 @@ def test_a_run_in_a_bucket_stops_goes_on_and_is_read_as_one_of_a_folder(config, 
     assert "going on from step 3" in capsys.readouterr().err
     assert losses(found) == losses(loop.fit(config, tmp_path / "alone"))
     assert whole_steps(address) == [4, 6]
-    assert not [name for name in Bucket(address).list() if name.startswith(".")]  # no lease, no lock
+    assert {name: found.size for name, found in Bucket(address).find().items() if name[0] == "."} == {".lease/2": 0}
+    assert not (remote.fetch(address) / "checkpoints" / "6" / "optimizer").exists()
 
     models = [checkpoint.restore_model(run)[2] for run in (remote.fetch(address), tmp_path / "alone")]
     jax.tree.map(np.testing.assert_array_equal, *(transformer.split(model)[1] for model in models))
@@ -84,16 +87,15 @@ def test_evaluations_at_one_time_lose_no_record(config, address):
         remote._opened.cache_clear()
         errors.ALIASES[str(copy.path)] = address
         with copy.pushing():
-            evaluate(copy.path, Perplexity((length,), tokens=64))
+            measuring.evaluate(copy.path, Perplexity((length,), tokens=64))
     remote._opened.cache_clear()
-    assert len([name for name in Bucket(address).list() if name.startswith("results/")]) == 2
-    read = [name for name in Bucket(address).list() if "checkpoints" in name]
+    assert len([name for name in Bucket(address).find() if name.startswith("results/")]) == 2
     found = bam_jax.results(f"{address.rpartition('/')[0]}/*")
-    assert {*found["length"]} == {32, 64} and {*found["path"]} == {address} and read
+    assert {*found["length"]} == {32, 64} and {*found["path"]} == {address}
     assert not (remote.fetch(address, weights=False) / "checkpoints").exists()
     # What was measured by others is not measured again.
-    assert len(evaluate(address, Perplexity((32, 64), tokens=64))) == 2
-    assert len([name for name in Bucket(address).list() if name.startswith("results/")]) == 2
+    assert len(measuring.evaluate(address, Perplexity((32, 64), tokens=64))) == 2
+    assert len([name for name in Bucket(address).find() if name.startswith("results/")]) == 2
 
 
 @only_s3
@@ -114,7 +116,7 @@ def test_a_killed_upload_loses_nothing(config, address, monkeypatch, tmp_path):
         patch.setattr(remote.RemoteRun, "pushing", lambda self: contextlib.nullcontext())
         patch.setattr(Lease, "__exit__", lambda self, *_: self._over.set())  # nor does it give up its lease
         loop.fit(config, address)
-    assert whole_steps(address) == [2] and [name for name in Bucket(address).list() if "checkpoints/4/" in name]
+    assert whole_steps(address) == [2] and [name for name in Bucket(address).find() if "checkpoints/4/" in name]
     assert losses(loop.fit(config, address)) == losses(loop.fit(config, tmp_path / "alone"))
 
 
@@ -132,7 +134,7 @@ def test_an_outage_ends_no_training(config, address, monkeypatch, capsys):
     monkeypatch.setattr(Bucket, "upload", sometimes)
     loop.fit(config, address)
     assert whole_steps(address) == [4, 6]
-    assert "step 2 was not uploaded, which is tried again: the bucket is away" in capsys.readouterr().err
+    assert "could not upload the checkpoint of step 2, retrying in 0 s: the bucket is away" in capsys.readouterr().err
 
 
 def test_the_folders_of_killed_processes_are_removed(tmp_path, monkeypatch):
@@ -150,35 +152,48 @@ def test_the_folders_of_killed_processes_are_removed(tmp_path, monkeypatch):
 
 
 @only_s3
-def test_what_cannot_be_uploaded_is_kept_here_and_named(config, address, monkeypatch):
+def test_what_cannot_be_uploaded_is_kept_here_and_named(config, address, monkeypatch, capsys):
     write = Bucket.write
 
     def full(self, name, contents):
-        if name == "metrics.jsonl":
+        if name == "metrics.jsonl" or name.startswith("results/"):
             raise UserError("no room")
         write(self, name, contents)
 
+    kept = r"no room; the local copy is kept in (.*/one)$"
+    with monkeypatch.context() as patch:
+        patch.setattr(Bucket, "write", full)
+        patch.setattr(remote, "ATTEMPTS", 1)
+        with pytest.raises(UserError, match="^no room$"):
+            loop.fit(config, address)
+    assert (Path(re.search(kept, capsys.readouterr().err, re.MULTILINE)[1]) / "checkpoints").exists()
+    loop.fit(config, address)
     monkeypatch.setattr(Bucket, "write", full)
-    monkeypatch.setattr(remote, "ATTEMPTS", 1)
-    with pytest.raises(Unwritten, match="^no room; what was not uploaded lies in .*/one$") as error:
-        loop.fit(config, address)
-    assert (Path(str(error.value).split(" lies in ")[1]) / "metrics.jsonl").exists()
+    with pytest.raises(Unwritten, match=kept) as error:
+        measuring.evaluate(address, Perplexity((32,), tokens=64))
+    assert (Path(re.search(kept, str(error.value))[1]) / "results.jsonl").exists()
 
 
 @only_s3
 def test_what_is_no_place_for_a_run_is_refused_before_any_step(config, address, monkeypatch):
     monkeypatch.setattr(loop, "make_step", lambda *_: pytest.fail("a step is made"))
-    Bucket(address).write("below/text.txt", b"a text")
-    with pytest.raises(UserError, match=f"^{address} holds something that is not a run; give a new or an empty folder"):
+    theirs = ["below/text.txt", "checkpoints/7/model.safetensors", "checkpoints/epoch1.pt"]
+    for name in theirs:
+        Bucket(address).write(name, b"a text")
+    with pytest.raises(UserError, match=f"^{address} is not empty and has no config.json, so it is not a run"):
         loop.fit(config, address)
     with pytest.raises(UserError) as error:
         loop.fit(config, f"s3://no-such-bucket/{address[-8:]}")
     assert "cannot read s3://no-such-bucket/" in str(error.value) and "\n" not in str(error.value)
-    with Lease(Bucket(f"{address}-2"), "busy"), pytest.raises(UserError, match="-2 is in use by another training"):
+    with (
+        Lease(Bucket(f"{address}-2"), "busy", ".lease"),
+        pytest.raises(UserError, match="-2 is in use by another training"),
+    ):
         loop.fit(config, f"{address}-2")
-    assert [*Bucket(address).list()] == ["below/text.txt"] and not Bucket(f"{address}-2").list()
+    assert theirs == [name for name in Bucket(address).find() if name[0] != "."]
+    assert [*Bucket(f"{address}-2").find()] == [".lease/1"]
     for run in (address, f"{address}-2"):
-        with pytest.raises(UserError, match=r"holds something that|is not a run: it has no config.json"):
+        with pytest.raises(UserError, match=r"so it is not a run|is not a run: it has no config.json"):
             bam_jax.load(run)
 
 
@@ -191,7 +206,7 @@ def test_a_training_that_was_replaced_uploads_nothing_more(config, address):
             Bucket(address).write(".lease/7", b"another")
         return False
 
-    with pytest.raises(UserError, match=f"{address} was taken over by another process"):
+    with pytest.raises(UserError, match=f"another process took over {address}"):
         loop.fit(config, address, stop=taken_over)
     assert whole_steps(address) == [2]
 
@@ -222,9 +237,9 @@ def test_a_prepared_folder_in_a_bucket_is_copied_once(config, address, tmp_path,
     there = configs.override(config, {"data.source": address, "data.tokenizer": "char"})
     here = configs.override(config, {"data.source": str(made), "data.tokenizer": "char"})
     assert losses(loop.fit(there, tmp_path / "there")) == losses(loop.fit(here, tmp_path / "here"))
-    assert "copying" in capsys.readouterr().err
+    assert "downloading" in capsys.readouterr().err
     copies.local.cache_clear()
-    assert Path(copies.local(address)).is_dir() and "copying" not in capsys.readouterr().err
+    assert Path(copies.local(address)).is_dir() and "downloading" not in capsys.readouterr().err
     assert copies.local(source) == source and copies.local(f"{address}/nothing") == f"{address}/nothing"
 
 
@@ -244,31 +259,44 @@ def test_processes_that_share_only_a_bucket_train_lose_one_and_go_on(folder_in_b
         ("--config.mesh.data=2", "--config.mesh.fsdp=2", "--config.mesh.tensor=2"),
     )
 
-    def start():
+    def start(*command):
         where, made = f"localhost:{together.free_port()}", []
         for index in range(2):
-            command = [*alone, sys.executable, "-m", "bam_jax.train", f"--config={tmp_path / 'tiny.py'}", *mesh]
-            command += [f"--workdir={address}", f"--coordinator={where}", "--processes=2", f"--process={index}"]
+            job = [f"--coordinator={where}", "--processes=2", f"--process={index}"]
             own = {"JAX_NUM_CPU_DEVICES": "4", "PYTHONPATH": str(together.ROOT), "TMPDIR": str(tmp_path / "tmp")}
             with (tmp_path / f"run.{index}").open("w") as output:
-                made.append(subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **own}))
+                made.append(
+                    subprocess.Popen(
+                        [*alone, sys.executable, "-m", *command, *job],
+                        stdout=output,
+                        stderr=output,
+                        env={**os.environ, **own},
+                    )
+                )
         return made
 
-    made = start()
+    train = ["bam_jax.train", f"--config={tmp_path / 'tiny.py'}", *mesh, f"--workdir={address}"]
+    made = start(*train)
     together.wait_for(made, lambda: whole_steps(address))
     made[1].send_signal(signal.SIGKILL)
     codes, _ = together.ended(tmp_path, "run", made)
     assert codes == [errors.AGAIN, -signal.SIGKILL]
     step = whole_steps(address)[-1]
-    codes, said = together.ended(tmp_path, "run", start())
+    codes, said = together.ended(tmp_path, "run", start(*train))
     assert codes == [0, 0] and f"{address}: finished at step 100" in said[0], said
     assert int(said[0].split("going on from step ")[1].split()[0]) >= step
 
     config = configs.load(tmp_path / "tiny.py", configs.from_arguments(mesh))
     of_one = loop.fit(config, tmp_path / "alone")
-    copy = remote.fetch(address)
-    found = [*jsonl.read(copy / run_folder.METRICS)]
+    found = [*jsonl.read(remote.fetch(address) / run_folder.METRICS)]
     np.testing.assert_allclose([each["loss"] for each in found], [each["loss"] for each in of_one], rtol=1e-4)
-    overrides = {"mesh.tensor": 2, "mesh.context": 2}
-    evaluate(address, Perplexity((64,), tokens=512, overrides=overrides))
-    assert [name for name in Bucket(address).list() if name.startswith("results/")]
+
+    asked = ["--eval=passkey,perplexity", "--lengths=64,512", "--trials=1", "--depths=2", "--tokens=512"]
+    over = ["--config.mesh.tensor=2", "--config.mesh.context=4"]
+    codes, said = together.ended(tmp_path, "run", start("bam_jax.evaluate", f"--run={address}", *asked, *over))
+    assert codes == [0, 0] and "perplexity" in said[0] and "perplexity" not in said[1], said
+    evaluate.main([f"--run={tmp_path / 'alone'}", *asked, "--config.mesh.data=1"])
+    values = lambda run: bam_jax.results(run).set_index(["eval", "length", "depth"])["value"].sort_index()
+    theirs, ours = values(address), values(str(tmp_path / "alone"))
+    assert len(theirs) == 6
+    np.testing.assert_allclose(theirs, ours, rtol=1e-4)

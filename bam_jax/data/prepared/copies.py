@@ -1,4 +1,4 @@
-"""Prepared folders in buckets. Shards are read in any order, so each host copies them once and keeps the copy."""
+"""Local copies of prepared folders in buckets. Training reads shards in random order, so each host keeps all of them."""
 
 import functools
 import hashlib
@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from bam_jax.data.prepared.manifest import MANIFEST
+from bam_jax.data.tokenizers.copies import FOLDER as TOKENIZER
 from bam_jax.system import console, files, lock
 from bam_jax.system.bucket import Bucket
 
@@ -14,9 +15,9 @@ _TOGETHER = 8  # files copied at a time
 
 @functools.cache
 def local(source: str) -> str:
-    """The copy of a prepared folder at an address, in the user's cache; any other source as it is given.
+    """The cached copy of a prepared folder in a bucket. Other sources are returned unchanged.
 
-    A folder that was prepared anew is another one. A copy that was interrupted is gone on with.
+    A folder that has been prepared again gets a new copy. An interrupted download resumes.
     """
     if not files.is_remote(source):
         return source
@@ -35,12 +36,15 @@ def local(source: str) -> str:
 
 
 def _copy(bucket: Bucket, folder: Path) -> None:
-    sizes = {name: found.size for name, found in bucket.list().items() if "/" not in name and name != MANIFEST}
+    objects = bucket.find()
+    wanted = lambda name: "/" not in name or name.startswith(f"{TOKENIZER}/")
+    sizes = {name: found.size for name, found in objects.items() if wanted(name) and name != MANIFEST}
+    (folder / TOKENIZER).mkdir(exist_ok=True)
     is_whole = lambda name: (folder / name).exists() and (folder / name).stat().st_size == sizes[name]
     missing = [name for name in sizes if not is_whole(name)]
     total, done = sum(sizes.values()), sum(sizes.values()) - sum(sizes[name] for name in missing)
-    console.log(f"copying {len(missing)} files of {bucket.address} to {folder}, {(total - done) / 2**30:.2f} GiB")
-    with console.progress(total, done=done, unit="B", label="copying") as bar:
+    console.log(f"downloading {len(missing)} files ({(total - done) / 2**30:.2f} GiB) of {bucket.address} to {folder}")
+    with console.progress(total, done=done, unit="B", label="downloading") as bar:
         for first in range(0, len(missing), _TOGETHER):
             some = missing[first : first + _TOGETHER]
             bucket.download(some, folder)
