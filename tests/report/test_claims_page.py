@@ -19,13 +19,20 @@ from bam_jax.system.errors import UserError
 from bam_jax.training import run_folder
 
 ROOT = Path(__file__).parents[2]
-PAGES = {"papers": "claims", "encoders": "encoder_claims", "patterns": "patterns_claims", "prior": "prior_claims"}
+PAGES = {
+    "papers": "claims",
+    "encoders": "encoder_claims",
+    "patterns": "patterns_claims",
+    "prior": "prior_claims",
+    "null_models": "null_claims",
+}
 
 
 @pytest.mark.full  # it reads all records
 @pytest.mark.parametrize(("file", "name"), PAGES.items())
-def test_the_committed_page_is_that_of_the_committed_records(tmp_path, file, name):
+def test_the_committed_page_is_that_of_the_committed_records(tmp_path, monkeypatch, file, name):
     """Make it again with python -m bam_jax.claims experiments/claims/FILE.toml --runs=none --out=docs/NAME.md."""
+    monkeypatch.syspath_prepend(ROOT / "experiments")  # where `near_heads` finds its encoding
     judged = claims_page.judge(ROOT / "experiments" / "claims" / f"{file}.toml", tmp_path / "none", "small")
     assert (ROOT / "docs" / f"{name}.md").read_text() == claims_page.to_markdown(judged, "small")
 
