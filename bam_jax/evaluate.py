@@ -3,8 +3,9 @@
     python -m bam_jax.evaluate --run=runs/x --eval=passkey --lengths=64,4096 [--config.a.b=value ...]
     python -m bam_jax.evaluate --run runs/a runs/b --eval=passkey,perplexity --lengths=64,4096
 
-Appends to `results.jsonl` in the run's folder, a line for each cell; the same command again does only what is missing. With
---config.mesh.*, several processes evaluate together where --processes=0 or --coordinator, --processes and --process say so.
+Appends to `results.jsonl` in the run's folder, a line for each cell; the same command again does only what is missing.
+Several processes can evaluate one model on a mesh (--config.mesh.*): give --processes=0 in a scheduler's job, else
+--coordinator, --processes and --process.
 """
 
 from bam_jax.system import errors

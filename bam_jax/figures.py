@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> None:
         "--run",
         action="append",
         required=True,
-        help="the folder of a trained run, or quickstart; may be given again",
+        help="a trained run here or in a bucket, or quickstart; may be given again",
     )
     parser.add_argument("--label", action="append", help="of each run, in their order (their folders' names)")
     parser.add_argument("--length", type=int, default=0, help="tokens of what is drawn (the figure's own choice)")

@@ -30,7 +30,9 @@ from bam_jax.training import bundled, run_folder
 def main(argv: Sequence[str]) -> None:
     """The command line; see the module's docstring."""
     parser = errors.Parser(prog="python -m bam_jax.generate", description=__doc__)
-    parser.add_argument("--run", required=True, help="a folder, or quickstart: the model that comes with the package")
+    parser.add_argument(
+        "--run", required=True, help="a run here or in a bucket, or quickstart, which comes with the package"
+    )
     parser.add_argument("--prompt", help="the text to go on with; <KEY> and <END> are those of the tokenizer char")
     parser.add_argument("--file", help="a file with that text; -: standard input")
     parser.add_argument("--tokens", type=int, default=200, help="that are written, at most (200)")

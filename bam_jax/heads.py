@@ -33,7 +33,7 @@ PROMPTS = 5
 def main(argv: Sequence[str]) -> None:
     """The command line; see the module's docstring."""
     parser = errors.Parser(prog="python -m bam_jax.heads", description=__doc__)
-    parser.add_argument("--run", required=True, help="the folder of a trained run, or quickstart")
+    parser.add_argument("--run", required=True, help="a trained run here or in a bucket, or quickstart")
     parser.add_argument("--keys", default="", help="of the queries whose priors are measured, as in 64,32000")
     parser.add_argument(
         "--tokens",

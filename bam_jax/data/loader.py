@@ -161,7 +161,7 @@ def held_out_triplets(config: Config, tokenizer: Tokenizer, length: int) -> Trip
         )
     if is_fetched(source := source_of(config.data, "held_out")):
         raise UserError(
-            f"triplets of {source} are not fetched for an evaluation; copy the folder, and name it by config.data.source"
+            f"an evaluation does not fetch triplets from {source}; copy the folder and give it as --config.data.source"
         )
     documents = _open(config.data, tokenizer, "held_out")
     return Triplets(documents, Shuffle(documents, 0, config.data.shuffle), length, eos=tokenizer.eos)

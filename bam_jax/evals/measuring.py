@@ -118,7 +118,7 @@ def evaluate(
 
 @contextlib.contextmanager
 def _records_of(run: Path, name: str) -> Iterator[Path]:
-    """A folder to read and write records in: the run's, which is locked; in other processes a copy that process 0 gives."""
+    """The folder for records: in process 0 the run's, locked; in the others a temporary one with process 0's records."""
     if processes.is_first():
         busy = f"{run} is being evaluated by another --eval={name}; wait for it, then do this again for what is missing"
         with remote.uploading(run), lock.hold(run / f".{name}.lock", busy):

@@ -44,7 +44,7 @@ def results(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> "pandas.D
 
     Args:
         paths: folders, searched at any depth for runs and for records, or single Parquet files of records; each may be a
-            pattern such as `runs/bam-*`. Of addresses (gs://..., s3://...) the runs are read.
+            pattern such as `runs/bam-*`. At addresses (gs://..., s3://...) only runs are read.
 
     Raises:
         UserError: no path is given, a path has no results, or a file is damaged. pandas and pyarrow are not installed: `pip

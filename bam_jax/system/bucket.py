@@ -24,6 +24,8 @@ BEAT = 5.0
 """Seconds between renewals of a lease."""
 DEAD = 30.0
 """Seconds without a renewal after which another process may take over a lease."""
+LEASE = ".lease"
+"""The folder of leases."""
 _POLL = 1.0
 
 
@@ -149,14 +151,14 @@ class Replaced(UserError):
 class Lease:
     """Gives one process, on any host, exclusive write access to a folder of a bucket; a context manager.
 
-    The lease is an object, `NAME/1`, that only one process can create. The holder rewrites it every `BEAT` seconds. A process
-    that finds it unchanged for `DEAD` seconds takes over by creating `NAME/2`, which again only one can. Clocks are never
+    The lease is an object, `LEASE/1`, that only one process can create. The holder rewrites it every `BEAT` seconds. A process
+    that finds it unchanged for `DEAD` seconds takes over by creating `LEASE/2`, which again only one can. Clocks are never
     compared. A holder that was cut off for that long finds the newer object: `check` raises `Replaced`. A holder
     that ends leaves its object empty, so that numbers only grow.
     """
 
-    def __init__(self, bucket: Bucket, busy: str, name: str):
-        self._bucket, self._busy, self._folder = bucket, busy, name
+    def __init__(self, bucket: Bucket, busy: str):
+        self._bucket, self._busy = bucket, busy
         self._token = f"{platform.node()} {os.getpid()} {secrets.token_hex(8)}"
         self._number = 0
         self._over = threading.Event()
@@ -192,14 +194,14 @@ class Lease:
             )
 
     def _at(self, number: int) -> str:
-        return f"{self._folder}/{number}"
+        return f"{LEASE}/{number}"
 
     def _contents(self, beat: int) -> bytes:
         return f"{self._token} {beat}\n".encode()
 
     def _newest(self) -> int:
         """The number of the lease that counts; 0 if there is none."""
-        names = [name.rpartition("/")[2] for name in self._bucket.find(self._folder)]
+        names = [name.rpartition("/")[2] for name in self._bucket.find(LEASE)]
         return max((int(name) for name in names if name.isdecimal()), default=0)
 
     def _is_held(self) -> bool:

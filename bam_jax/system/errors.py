@@ -57,7 +57,7 @@ class Interrupted(Stopped):
 LONGEST = 1500  # characters of a message, at most: a name that is given may be as long as a command line
 NAMES = 20  # names in a list within a message, at most
 ALIASES: dict[str, str] = {}
-"""Temporary folders, and the addresses of what is copied there, by which messages name them."""
+"""Addresses by the temporary folders that hold copies of them. Messages name the addresses."""
 LEAST = 3 * 2**30
 """Bytes of address space below which libraries do not fail cleanly: OpenBLAS retries for ever, and XLA's compiler aborts."""
 LESS = (
@@ -116,7 +116,7 @@ def one_line(text: str) -> str:
 
 
 def aliased(text: str) -> str:
-    """The text with addresses in place of temporary folders (`ALIASES`)."""
+    """Replace temporary folders in a text by their addresses (`ALIASES`)."""
     for folder, address in ALIASES.items():
         text = text.replace(folder, address)
     return text

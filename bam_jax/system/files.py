@@ -27,9 +27,8 @@ SMALL = 2**26  # bytes of a file of the user's that is read whole, at most: a vo
 DRAFT = ".draft"  # the suffix of a file that is being written
 _STALE = 24 * 3600  # seconds after which a draft is that of a killed process
 _PIECE = 2**18  # bytes read at a time
-logging.getLogger("gcsfs").addHandler(
-    logging.NullHandler()
-)  # it would print a traceback of an error that it raises as well
+# Without a handler Python prints its tracebacks, of errors that gcsfs raises as well.
+logging.getLogger("gcsfs").addHandler(logging.NullHandler())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,6 +201,11 @@ def sweep(folder: Path) -> None:
         with contextlib.suppress(OSError):  # another process removes it, or it is not one's own
             if time.time() - draft.lstat().st_mtime > _STALE:
                 draft.unlink()
+
+
+def cache(name: str) -> Path:
+    """A folder of the package in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "bam_jax", name)
 
 
 def named(error: OSError, path: str | os.PathLike) -> OSError:

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import jax
 
+from bam_jax.system import files
+
 LIMIT = 2**30
 """Bytes that are kept; the oldest programs go first."""
 
@@ -62,8 +64,7 @@ def folder() -> Path:
         lines = []
     features = next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
     kind = hashlib.sha256(f"{platform.machine()} {features}".encode()).hexdigest()[:12]
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache, "bam_jax", f"programs-{kind}")
+    return files.cache(f"programs-{kind}")
 
 
 def _take_abandoned(kept: Path) -> None:

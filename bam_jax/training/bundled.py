@@ -11,9 +11,10 @@ FOLDER = run_folder.BUNDLED
 
 
 def find(run: str | os.PathLike, step: int | None = None) -> Path:
-    """The folder of a run, a copy of one at an address, or a model that comes with the package where there is no such folder.
+    """The folder of a run, a local copy of a run in a bucket, or the folder of a model that comes with the package.
 
-    Of a run at an address the checkpoint of a step is copied, if there is one; else the newest.
+    Args:
+        step: of the checkpoint to copy from a bucket; None, or one that is not there: the newest.
     """
     if files.is_remote(run):
         return remote.fetch(os.fspath(run), step=step)

@@ -40,12 +40,11 @@ from bam_jax.system import files, jsonl, regular, typed_json
 from bam_jax.system.errors import Stopped, Unwritten, UserError, is_lack_of_memory
 from bam_jax.training import run_folder, weights
 from bam_jax.training.remote import RemoteRun
-from bam_jax.training.run_folder import CHECKPOINTS, CHECKSUMS, METRICS, latest_step, read_config, trained_step
+from bam_jax.training.run_folder import CHECKPOINTS, CHECKSUMS, KEPT, METRICS, latest_step, read_config, trained_step
 
 DATA = "data"  # the part of a checkpoint that is the state of the batches
 ARRAYS = "d"  # the folders of the files of arrays, which may be large; orbax reads others whole
 _REMEDY = "remove that folder and train on from the checkpoint before it, if there is one"
-_KEPT = 2  # the newest, and the one before in case that one is damaged
 _DRAFT = ".draft"
 Fit = Callable[[dict[str, tuple[int, ...]]], dict[str, Any]]
 """The model that is read, given the shapes of the saved arrays by their names."""
@@ -114,9 +113,9 @@ class Checkpoints:
             (_draft(path) / METRICS).write_bytes(metrics)
             _publish(path)
             if self._remote is not None:
-                self._remote.push_checkpoint(step, _KEPT)
+                self._remote.push_checkpoint(step)
             whole = [each for each in self._folder.iterdir() if each.name.isdecimal()]
-            for old in sorted(whole, key=lambda each: int(each.name))[:-_KEPT]:
+            for old in sorted(whole, key=lambda each: int(each.name))[:-KEPT]:
                 # By its name it would count as whole until the last file is gone.
                 shutil.rmtree(old.rename(_draft(old)))
 

@@ -109,7 +109,7 @@ def _fit(
     longer: bool,
     stop: Callable[[int], bool],
 ) -> list[dict[str, Any]]:
-    """`fit` in a folder of this machine, of which `bucket` holds the original."""
+    """`fit` in a local folder; `bucket` is the run it is a copy of, if any."""
     begun = time.perf_counter()
     # What the configuration and the folder get wrong: before anything is printed, and before the data are read.
     resources.keep_freed_memory()

@@ -23,9 +23,9 @@ from pathlib import Path
 
 from bam_jax.parallel import agreement, processes
 from bam_jax.system import console, errors, files, lock, regular
-from bam_jax.system.bucket import Bucket, Found, Lease, Replaced
+from bam_jax.system.bucket import LEASE, Bucket, Found, Lease, Replaced
 from bam_jax.system.errors import Unwritten, UserError
-from bam_jax.training.run_folder import CHECKPOINTS, CHECKSUMS, CONFIG, DIVERGED, LEASED, METRICS, RESULTS
+from bam_jax.training.run_folder import CHECKPOINTS, CHECKSUMS, CONFIG, DIVERGED, KEPT, LEASED, METRICS, RESULTS
 
 PERIOD = 30.0
 """Seconds between uploads of files other than checkpoints."""
@@ -34,7 +34,6 @@ ATTEMPTS = 20
 _RECORDS = "results"
 _PROFILE = "profile/"
 _PREFIX = "bam_jax-run-"
-_LEASE = ".lease"
 _OF_TRAINING = (CONFIG, METRICS, DIVERGED)  # which no other command uploads
 _LONGEST = 3600  # seconds that the other processes wait for the last upload of process 0
 _YOUNG = 60  # seconds for which nobody may hold a folder yet
@@ -115,7 +114,7 @@ class RemoteRun:
             raise UserError(
                 f"{self.address} has more than {regular.RECORDS:,} bytes of records; it is no run of bam_jax"
             )
-        if any(found.size for name, found in versions.items() if name.startswith(f"{_LEASE}/")):
+        if any(found.size for name, found in versions.items() if name.startswith(f"{LEASE}/")):
             (self.path / LEASED).touch()
         else:
             (self.path / LEASED).unlink(missing_ok=True)
@@ -147,8 +146,8 @@ class RemoteRun:
             if not self._uploaded:
                 self._push_records()
 
-    def push_checkpoint(self, step: int, kept: int) -> None:
-        """Upload pending files and a complete checkpoint, then remove all but the newest `kept`."""
+    def push_checkpoint(self, step: int) -> None:
+        """Upload pending files and a complete checkpoint, then remove the older ones."""
         folder = f"{CHECKPOINTS}/{step}"
         sizes = {
             path.relative_to(self.path).as_posix(): path.stat().st_size
@@ -162,7 +161,7 @@ class RemoteRun:
                 self.bucket.upload(self.path, [*sizes.keys() - {f"{folder}/{CHECKSUMS}"}])
                 self._check_lease()
                 self.bucket.upload(self.path, [f"{folder}/{CHECKSUMS}"])
-                self.remove_checkpoints(kept)
+                self.remove_checkpoints()
                 return
             except Replaced:
                 raise
@@ -172,10 +171,10 @@ class RemoteRun:
                 console.log(f"could not upload the checkpoint of step {step:,}, retrying in {PERIOD:.0f} s: {error}")
                 time.sleep(PERIOD)
 
-    def remove_checkpoints(self, kept: int) -> None:
-        """Remove all but the newest `kept` checkpoints, and the remains of interrupted uploads."""
+    def remove_checkpoints(self) -> None:
+        """Remove all but the newest `KEPT` checkpoints, and the remains of interrupted uploads."""
         found = self.bucket.find(CHECKPOINTS)
-        steps = {str(step) for step in _steps(found)[-kept:]}
+        steps = {str(step) for step in _steps(found)[-KEPT:]}
         others = [name for name in found if (step := name.split("/")[1]).isdecimal() and step not in steps]
         self.bucket.remove([name for name in others if name.endswith(f"/{CHECKSUMS}")])  # from now on they do not count
         self.bucket.remove([name for name in others if not name.endswith(f"/{CHECKSUMS}")])
@@ -327,11 +326,11 @@ def training_in(workdir: str | os.PathLike) -> Iterator[tuple[Path, RemoteRun | 
         stack.enter_context(processes.leaving_together(f"uploaded-{number}", _LONGEST))
         if first:
             busy = f"workdir {address} is in use by another training; wait for it to end, or give another folder"
-            remote.lease = stack.enter_context(Lease(remote.bucket, busy, _LEASE))
+            remote.lease = stack.enter_context(Lease(remote.bucket, busy))
         agreement.all_processes(True)  # nobody reads before the lease
         remote.fetch()
         if first and (remote.path / CONFIG).exists():  # else the folder is not ours to clear
-            remote.remove_checkpoints(kept=2)
+            remote.remove_checkpoints()
         stack.enter_context(remote.pushing())
         yield remote.path, remote
 

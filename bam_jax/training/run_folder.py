@@ -33,6 +33,7 @@ from bam_jax.system.extras import import_extra
 CONFIG = "config.json"
 CHECKPOINTS = "checkpoints"
 WEIGHTS = "model.safetensors"
+KEPT = 2  # checkpoints: the newest, and the one before in case that one is damaged
 METRICS = "metrics.jsonl"
 RESULTS = "results.jsonl"
 CHECKSUMS = "sums.json"  # of a checkpoint, which it makes whole

@@ -4,8 +4,9 @@
 #   NAME=lm-1b ZONE=us-east5-a TYPE=v5p-128 docs/launch/tpu_pod.sh --config=configs/lm_1b.py \
 #     --config.data.source=/mnt/shared/data/fineweb --config.optimizer.accumulate=18 --workdir=/mnt/shared/runs/lm_1b
 #
-# SETUP is run on every host before each start: it leaves the repository, installed, in ~/bam_jax, and what all hosts share
-# mounted, and is quick where they are. PROJECT: of Google Cloud; INTERNAL=1: the hosts have no external addresses. Run the script where it can stay for days (tmux); started again, it goes on with the slice that is there.
+# SETUP is run on every host before each start. It leaves the repository, installed, in ~/bam_jax, mounts what all hosts share,
+# and is quick where that is done. PROJECT is a Google Cloud project; INTERNAL=1 makes hosts without external addresses. Run the
+# script where it can stay for days (tmux). Started again, it continues with the slice that is there.
 set -u
 : "${NAME:?a name for the queued resource}" "${ZONE:?}" "${TYPE:?an accelerator type, such as v5p-128}"
 RUNTIME=${RUNTIME:-v2-alpha-tpuv5}

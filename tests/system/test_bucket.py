@@ -49,13 +49,13 @@ def test_one_of_many_creates_an_object(folder_in_bucket):
 
 def test_a_lease_is_held_by_one_and_free_after_it(folder_in_bucket, quick):
     found = Bucket(folder_in_bucket)
-    with Lease(found, "busy", ".lease") as lease:
-        with pytest.raises(UserError, match="^busy$"), Lease(found, "busy", ".lease"):
+    with Lease(found, "busy") as lease:
+        with pytest.raises(UserError, match="^busy$"), Lease(found, "busy"):
             pass
         lease.check()
         assert found.is_empty()  # it does not count
     start = time.monotonic()
-    with Lease(found, "busy", ".lease"):
+    with Lease(found, "busy"):
         assert time.monotonic() - start < bucket.DEAD
     assert {name: each.size for name, each in found.find().items()} == {".lease/2": 0}
 
@@ -67,13 +67,13 @@ def test_the_lease_of_a_killed_process_is_taken_over_and_one_that_wakes_up_notic
     found = Bucket(folder_in_bucket)
     with monkeypatch.context() as patch:
         patch.setattr(Lease, "_live", lambda self: None)  # as if it were cut off
-        silent = Lease(found, "busy", ".lease").__enter__()
+        silent = Lease(found, "busy").__enter__()
     taken, both = [], threading.Barrier(2)
 
     def take():
         both.wait()
         try:
-            with Lease(found, "busy", ".lease") as lease:
+            with Lease(found, "busy") as lease:
                 taken.append(lease)
                 both.wait()
         except UserError:

@@ -186,7 +186,7 @@ def test_what_is_no_place_for_a_run_is_refused_before_any_step(config, address, 
         loop.fit(config, f"s3://no-such-bucket/{address[-8:]}")
     assert "cannot read s3://no-such-bucket/" in str(error.value) and "\n" not in str(error.value)
     with (
-        Lease(Bucket(f"{address}-2"), "busy", ".lease"),
+        Lease(Bucket(f"{address}-2"), "busy"),
         pytest.raises(UserError, match="-2 is in use by another training"),
     ):
         loop.fit(config, f"{address}-2")

@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import os
 from pathlib import Path
 
 from bam_jax.data.prepared.manifest import MANIFEST
@@ -26,7 +25,7 @@ def local(source: str) -> str:
     if manifest is None:
         return source
     key = hashlib.sha256(source.encode() + b"\0" + manifest).hexdigest()[:16]
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "bam_jax", "data", key)
+    folder = files.cache("data") / key
     folder.mkdir(parents=True, exist_ok=True)
     with lock.hold(folder / lock.NAME):  # against the other processes of this host
         if not (folder / MANIFEST).exists():
