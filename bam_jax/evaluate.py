@@ -14,6 +14,7 @@ if __name__ == "__main__":
     errors.before_imports()
 
 import argparse
+import glob
 from collections.abc import Sequence
 
 from bam_jax import config as configs
@@ -56,7 +57,7 @@ def main(argv: Sequence[str]) -> None:
     given, overrides = configs.parse(argv, parser)
     prune_cache = tolerance(given.prune_cache)
     evaluations, allow = from_options(given, overrides), configs.allowed(given.allow)
-    runs = [run for pattern in given.run for run in files.matching(pattern) or [pattern]]
+    runs = [run for pattern in given.run for run in _matching(pattern)]
     programs.keep()
     with processes.joined(given.coordinator, given.processes, given.process):
         for run in runs:  # all, before the first is evaluated
@@ -74,6 +75,14 @@ def main(argv: Sequence[str]) -> None:
                 if processes.is_first():
                     for line in summarise(run, each, records):
                         print(line, flush=True)
+
+
+def _matching(pattern: str) -> list[str]:
+    """The runs that `--run` names."""
+    found = files.matching(pattern)
+    if not found and glob.has_magic(pattern):
+        raise errors.UserError(f"--run={pattern} matches nothing; give the folder of a run, or another pattern")
+    return found or [pattern]
 
 
 if __name__ == "__main__":

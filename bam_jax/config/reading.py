@@ -219,7 +219,7 @@ def lengths_of(text: str, option: str = "--lengths") -> list[int]:
     [64, 4096]
     """
     try:
-        lengths = [int(part) for part in text.split(",")]
+        lengths = [int(part) for part in text.encode("ascii").split(b",")]  # no digits of other scripts
     except ValueError as error:
         raise UserError(f"{option}={text} must be numbers of tokens with commas, as in {option}=64,4096") from error
     if max(lengths) >= 2**31:

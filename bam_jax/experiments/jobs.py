@@ -136,7 +136,8 @@ def with_later(jobs: Iterable[Job]) -> list[Job]:
 
 
 def _shared_name(made: Config) -> str:
-    method = made.encoding if made.ssmax == "off" else f"{made.encoding}-ssmax"
+    sharpened = {"off": "", "entmax": "-entmax", "asentmax": "-asentmax", "adaptive": "-adaptive"}
+    method = f"{made.encoding}{sharpened.get(made.ssmax, '-ssmax')}"
     sizes = f"{made.model.layers}x{made.model.width}-{made.context}"
     if "/" in method:  # a pattern may be longer than a name of a folder
         method = f"pattern-{method[:60]}"

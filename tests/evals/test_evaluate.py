@@ -344,3 +344,4 @@ def test_several_runs_and_evaluations_at_once(tmp_path, command, refused):
     pattern = runs[0].with_name(f"{runs[0].name[:-1]}?")
     more = ask[0], f"--run={pattern}", f"--run={runs[1]}", "--eval=perplexity", "--lengths=16", "--tokens=32"
     assert command(*more)[1].count("perplexity per token") == 2, "patterns, and the option twice"
+    assert "/none* matches nothing" in refused(evaluate.main, f"--run={tmp_path}/none*", *more[-3:])

@@ -136,6 +136,7 @@ def test_a_folder_among_the_texts_is_refused(among, changed, retrieval_files, tm
         ({"run": "nothing"}, "nothing is not a run"),
         ({"lengths": "0"}, "--lengths=0 must be 1 token or more"),
         ({"lengths": "a"}, "--lengths=a must be numbers of tokens"),
+        ({"lengths": "６４"}, "--lengths=６４ must be numbers of tokens"),
         ({"scorers": "encoder,bm52"}, "unknown scorer 'bm52' in --scorers=encoder,bm52; did you mean 'bm25'"),
         ({"top": 10}, "--top=10 must be 100 or more"),
         ({"memory": "inf"}, "--memory=inf must be a number of GiB above 0"),
