@@ -8,10 +8,12 @@ and the memory that forward and backward take beside their operands. Needs libtp
 `--encoder` queries see both sides of rows that end in pads; in decoders, the default, they see what comes before them.
 
 Where tokamax is installed (the extra `bench`), its splash attention stands beside them, causal, without a bias, in tiles of
-the same size; its backward pass is one kernel for all gradients. Measured so: benchmarks/records/tpu_static.json and
-benchmarks/records/tpu_static_encoder.json, made by
+the same size; its backward pass is one kernel for all gradients. With `--gaps` positions are such that every bias is a formula
+in the kernel; without, relative ones but ALiBi come in strips. The records in benchmarks/records are made by
 
     python -m benchmarks.tpu_static --json=benchmarks/records/tpu_static.json
+    python -m benchmarks.tpu_static --gaps --chips=v5e,v6e --biases=uniform,ggd,kerple_log \\
+        --json=benchmarks/records/tpu_static_gaps.json
     python -m benchmarks.tpu_static --encoder --biases=uniform,alibi,ggd,cable --json=benchmarks/records/tpu_static_encoder.json
 """
 
@@ -67,6 +69,7 @@ class Shape:
     heads: int = 8
     width: int = 64
     causal: bool = True  # else both sides are seen, and the last tokens are pads
+    gaps: bool = False  # whether positions leave gaps, so that no bias comes in strips
 
 
 def compile_for(chip: str, f: Any, *arguments: Any) -> Any:
@@ -95,18 +98,20 @@ def training_step(shape: Shape, bias: Any, fixed: Sequence[str] = ()) -> tuple[A
     """Make a function that runs attention forward and backward, and the shapes of its arguments."""
     row = jax.ShapeDtypeStruct((1, shape.length, shape.heads, shape.width), jnp.bfloat16)
     number = jax.ShapeDtypeStruct((1, shape.length), jnp.int32)
+    # Of numbers that it knows the compiler leaves out the branch that is never taken.
+    position = jnp.arange(shape.length, dtype=jnp.int32)[None] * (1 + shape.gaps)
     # CABLE's keys have running sums of each head, high and low parts, and its queries a weight as well.
     sums = (_number(1, shape.heads, shape.length),) * 2 if isinstance(bias, biases.CABLE) else None
     of_queries = sums and (sums[0], sums)
 
-    def loss(q: Any, k: Any, v: Any, bias: Any, i: Any, j: Any, start: Any, position: Any, segment: Any) -> Any:
+    def loss(q: Any, k: Any, v: Any, bias: Any, i: Any, j: Any, start: Any, segment: Any) -> Any:
         bias = dataclasses.replace(bias, **{name: getattr(start, name) for name in fixed})
         queries, keys = (Tokens(position, None if shape.causal else segment, x) for x in (i, j))
         scoring = Scoring(bias, queries, keys, mask=Mask(causal=shape.causal))
         out = attention(q, k, v, scoring, backend="pallas_tpu", tiling=Tiling(skip="off"))
         return out.astype(jnp.float32).sum()
 
-    return jax.grad(loss, tuple(range(6))), (row, row, row, bias, of_queries, sums, bias, number, number)
+    return jax.grad(loss, tuple(range(6))), (row, row, row, bias, of_queries, sums, bias, number)
 
 
 def splash_step(shape: Shape) -> tuple[Any, tuple]:
@@ -173,6 +178,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--length", type=int, default=Shape.length, help="tokens of a row (4096)")
     parser.add_argument("--width", type=int, default=Shape.width, help="of a head (64)")
     parser.add_argument("--encoder", action="store_true", help="see both sides of rows that end in pads")
+    parser.add_argument("--gaps", action="store_true", help="positions that leave gaps: every bias is a formula")
     parser.add_argument("--json", type=files.local_path, help="a file for the records")
     given = parser.parse_args(argv)
     if given.json is not None:
@@ -180,7 +186,7 @@ def main(argv: Sequence[str]) -> None:
     for name in given.biases.split(","):
         if name not in BIASES:
             raise errors.UserError(f"no bias {name!r} here: {errors.nearest(name, BIASES)}")
-    shape = Shape(length=given.length, width=given.width, causal=not given.encoder)
+    shape = Shape(length=given.length, width=given.width, causal=not given.encoder, gaps=given.gaps)
     with tempfile.TemporaryDirectory() as folder:
         # libtpu reads its arguments when it is loaded, and not again.
         os.environ["LIBTPU_INIT_ARGS"] = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"

@@ -17,7 +17,6 @@ import functools
 import math
 import re
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.extend
@@ -81,16 +80,6 @@ def fits(q: Float[Array, "B T H D"], scoring: Scoring) -> bool | Bool[Array, ""]
     return strips.fits(q, scoring, LOWERED)
 
 
-def _by_slots(scoring: Scoring, run: Callable) -> Any:
-    """The results of `run(shift)`, with the bias in strips, where offsets are those of slots, and of `run(None)` elsewhere."""
-    if isinstance(scoring.bias, Uniform) or not strips.of_offsets(scoring):
-        return run(None)
-    fit, shift = strips.slot_shift(scoring)
-    if tile.unsupported(scoring, LOWERED) is not None:  # `fits` was asked
-        return run(shift)
-    return jax.lax.cond(fit, run, lambda _: run(None), shift)
-
-
 def _platform_version() -> str:
     """The platform's own words for its version, such as "cuda 12090" for CUDA 12.9."""
     return jax.extend.backend.get_backend().platform_version
@@ -102,7 +91,7 @@ def forward(
     """Attend, with the log-normaliser, by the running softmax; see `Backend.forward`. The output is float32."""
     if q.shape[1] == 1:
         return _one_query(q, k, v, scoring)
-    return _by_slots(scoring, functools.partial(tiled_forward, q, k, v, scoring, tiling))
+    return strips.by_slots(scoring, LOWERED, (Uniform,), functools.partial(tiled_forward, q, k, v, scoring, tiling))
 
 
 def tiled_forward(
@@ -137,7 +126,8 @@ def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tilin
     formula = tile.unsupported(residuals.scoring, LOWERED) is None
     if not formula and len(_wanted_columns(residuals)) > _FEW:
         return rows.backward(residuals, d_out, tiling)
-    return _by_slots(residuals.scoring, functools.partial(tiled_backward, residuals, d_out, tiling))
+    run = functools.partial(tiled_backward, residuals, d_out, tiling)
+    return strips.by_slots(residuals.scoring, LOWERED, (Uniform,), run)
 
 
 def _wanted_columns(residuals: Residuals) -> list[int]:

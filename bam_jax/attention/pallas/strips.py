@@ -7,6 +7,7 @@ That is right where offsets are those of slots. `tpu_strips` and `gpu_strips` la
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -42,6 +43,21 @@ def fits(q: Float[Array, "B T H D"], scoring: Scoring, lowered: frozenset[str]) 
     if tile.unsupported(scoring, lowered) is None:
         return True
     return slot_shift(scoring)[0] if q.shape[1] > 1 else False
+
+
+def by_slots(
+    scoring: Scoring, lowered: frozenset[str], cheap: tuple[type[Bias], ...], run: Callable[[Array | None], Any]
+) -> Any:
+    """Give the results of `run(shift)`, with the bias in strips, where offsets are those of slots, and of `run(None)` elsewhere.
+
+    A cheap bias, whose formula costs no more than a strip, never comes in strips.
+    """
+    if isinstance(scoring.bias, cheap) or not of_offsets(scoring):
+        return run(None)
+    fit, shift = slot_shift(scoring)
+    if tile.unsupported(scoring, lowered) is not None:  # `fits` was asked
+        return run(shift)
+    return jax.lax.cond(fit, run, lambda _: run(None), shift)
 
 
 def slot_shift(scoring: Scoring) -> tuple[Bool[Array, ""], Int[Array, ""]]:

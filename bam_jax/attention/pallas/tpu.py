@@ -2,8 +2,8 @@
 
 A kernel holds one block of queries (forward, and the gradients of the query side) or of keys (the gradients of the key side)
 in the lanes and walks over the blocks of the other side, which lie in the sublanes; see `tpu_layout`. Positions are inputs, so
-that packed, cached and rotated tokens need no kernel of their own. A relative bias that a kernel cannot compute is given to it
-in strips, where offsets are those of slots, and `fits` says where they are not.
+that packed, cached and rotated tokens need no kernel of their own. A relative bias comes in strips where offsets are those of
+slots, so that its formula costs a tile nothing; see `tpu_strips`.
 """
 
 import dataclasses
@@ -21,7 +21,9 @@ from bam_jax.attention.pallas.tpu_backward import QueryOperands, key_kernel, que
 from bam_jax.attention.pallas.tpu_forward import decode, forward_kernel
 from bam_jax.attention.pallas.tpu_grid import TileGrid
 from bam_jax.attention.pallas.tpu_layout import sequence_last, sequence_second
-from bam_jax.biases import Uniform
+from bam_jax.biases import ALiBi, Uniform
+
+_CHEAP = (Uniform, ALiBi)  # A strip's roll costs more than their formulas.
 
 
 def refuses(
@@ -41,18 +43,21 @@ def fits(q: Float[Array, "B T H D"], scoring: Scoring) -> bool | Bool[Array, ""]
     return strips.fits(q, scoring, tile.LOWERED)
 
 
-def _shift(scoring: Scoring) -> Array | None:
-    """The distance between the slots of both sides, for a bias in strips; None: it is a formula."""
-    return None if tile.unsupported(scoring) is None else strips.slot_shift(scoring)[1]
-
-
 def forward(
     q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring, tiling: Tiling
 ) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
     """Attend, with the log-normaliser, by the running softmax; see `Backend.forward`."""
     if q.shape[1] == 1:
         return decode(q, k, v, scoring, tiling)
-    grid = TileGrid.of(q, *mask_nonfinite(k, v), scoring, tiling, _shift(scoring))
+    run = functools.partial(tiled_forward, q, k, v, scoring, tiling)
+    return strips.by_slots(scoring, tile.LOWERED, _CHEAP, run)
+
+
+def tiled_forward(
+    q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, shift: Array | None
+) -> tuple[Array, Array]:
+    """`forward` of several queries, with the bias in strips, or without a shift as a formula."""
+    grid = TileGrid.of(q, *mask_nonfinite(k, v), scoring, tiling, shift)
     # The output leaves in float32: delta comes of it, and where one key has nearly all the weight, a prior's gradient is
     # smaller than what rounding to two bytes loses.
     outputs = jax.ShapeDtypeStruct(grid.q.shape, jnp.float32), grid.per_query(1)
@@ -63,8 +68,15 @@ def forward(
 
 def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tiling) -> Gradients:
     """Compute gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
+    run = functools.partial(tiled_backward, residuals, d_out, tiling)
+    one_query = residuals.q.shape[1] == 1  # which `decode` gave no strips either
+    return run(None) if one_query else strips.by_slots(residuals.scoring, tile.LOWERED, _CHEAP, run)
+
+
+def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Array | None) -> Gradients:
+    """`backward` with the bias in strips, or without a shift as a formula."""
     q, k, v, scoring, wanted = residuals.q, residuals.k, residuals.v, residuals.scoring, residuals.wanted
-    grid = TileGrid.of(q, *mask_nonfinite(k, v), scoring, tiling, _shift(scoring))
+    grid = TileGrid.of(q, *mask_nonfinite(k, v), scoring, tiling, shift)
     lse, delta = (skipping.pad(x[:, :, None], grid.block_q) for x in residuals.row_terms(d_out))
     query_operands = QueryOperands(grid.q, sequence_last(d_out, grid.block_q), lse, delta)
 

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from bam_jax.attention.logits import skipping
 
 # So many keys, or queries, of a tile are computed at once: of more the logits would not stay in registers.
-_KEYS_AT_ONCE, _QUERIES_AT_ONCE = 128, 256
+_KEYS_AT_ONCE, _QUERIES_AT_ONCE = 256, 512
 
 
 def sequence_last(x: Float[Array, "B T H D"], block: int) -> Float[Array, "B H D T2"]:

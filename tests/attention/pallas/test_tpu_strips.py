@@ -43,6 +43,16 @@ def test_where_offsets_are_those_of_slots(queries, keys, segments, expected):
     assert (int(shift) if fits else None) == expected
 
 
+@biases.bias
+class LyingFormula(biases.Relative):
+    """A formula that says it is relative, and looks at the query's position."""
+
+    slope: jax.Array
+
+    def __call__(self, i, j):
+        return -self.slope * jnp.abs(i - j) - i * jnp.sin(j - i)
+
+
 DOCUMENTS = ([[0, 1, 2, 3, 4, 0, 1, 2]], [[1, 1, 1, 1, 1, 2, 2, 2]])
 
 
@@ -67,7 +77,8 @@ def test_kernels_take_them_exactly_where_they_are_right(positions, segments, tak
         return slopes(run, q, k, v, table)
 
     arguments = *inputs, jnp.arange(32.0).reshape(H, 16) / 9
-    for kind in (Lying, biases.T5Distance) if taken else (Lying,):
+    formula = lambda table: LyingFormula(table[:, 3])
+    for kind in (Lying, formula, biases.T5Distance) if taken else (Lying, formula):
         made, expected = (of(kind, backend, *arguments) for backend in ("pallas_tpu", "reference"))
         same = [np.allclose(a, b, atol=1e-4) for a, b in zip(made, expected, strict=True)]
         assert all(same) if kind is biases.T5Distance or not taken else not any(same)
