@@ -157,13 +157,11 @@ class _Walk:
     hold_queries: bool  # whether the held side is that of the queries
     first: Array  # [H, held blocks], the run of other blocks that each needs
     count: Array
-    steps: int  # blocks of the other side
 
     @classmethod
     def of(cls, tiles: "TileGrid", *, hold_queries: bool) -> "_Walk":
         runs = tiles.runs_of_keys if hold_queries else tiles.runs_of_queries
-        steps = tiles.k.shape[3] // tiles.block_k if hold_queries else tiles.q.shape[3] // tiles.block_q
-        return cls(tiles, hold_queries, runs.first, runs.length, steps)
+        return cls(tiles, hold_queries, runs.first, runs.length)
 
     @property
     def heads(self) -> int:
@@ -191,14 +189,16 @@ class _Walk:
         scalars = (tiles.table, self.first, self.count)
         operands = (strip, query_operands, tiles.queries, tiles.k, tiles.v, tiles.keys)
         body = self._body(kernel, len(scratch))  # one for both platforms, so that it is traced once
+        # Of the longest run, at least one: a step without work takes time, too, and under a window most would have none.
+        steps = jnp.maximum(self.count.max(), 1)
 
-        def call(*arguments: Any, interpret: Any) -> Any:
+        def call(steps: Array, *arguments: Any, interpret: Any) -> Any:
             return pl.pallas_call(
                 body,
                 out_shape=typed((*outputs, *whole_outputs), tiles.q),
                 grid_spec=pltpu.PrefetchScalarGridSpec(
                     num_scalar_prefetch=len(scalars),
-                    grid=(tiles.q.shape[0], self.heads // self.group, self.first.shape[1], self.group, self.steps),
+                    grid=(tiles.q.shape[0], self.heads // self.group, self.first.shape[1], self.group, steps),
                     in_specs=self._input_specs(*operands),
                     out_specs=self._output_specs(outputs, whole_outputs),
                     # Sums over many tiles are float32 whatever the operands are: in bfloat16 small summands would vanish.
@@ -210,6 +210,7 @@ class _Walk:
             )(*arguments)
 
         return jax.lax.platform_dependent(
+            steps,
             *scalars,
             *operands,
             tpu=functools.partial(call, interpret=False),
@@ -242,7 +243,7 @@ class _Walk:
                 strip,
                 self._diagonal(*at, table, first, count)[2],
                 first=(g == 0) & (m == 0),
-                last=(g == self.group - 1) & (m == self.steps - 1),
+                last=(g == self.group - 1) & (m == pl.num_programs(4) - 1),
                 first_of_head=m == 0,
                 first_block=n == 0,
                 needed=m < count[h, n],
