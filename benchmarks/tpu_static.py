@@ -9,7 +9,7 @@ and the memory that forward and backward take beside their operands. Needs libtp
 
 Where tokamax is installed (the extra `bench`), its splash attention stands beside them, causal, without a bias, in tiles of
 the same size; its backward pass is one kernel for all gradients. With `--gaps` positions are such that every bias is a formula
-in the kernel; without, relative ones but ALiBi come in strips. The records in benchmarks/records are made by
+in the kernel. Without it, every relative bias except ALiBi comes in strips. The records in benchmarks/records are made by
 
     python -m benchmarks.tpu_static --json=benchmarks/records/tpu_static.json
     python -m benchmarks.tpu_static --gaps --chips=v5e,v6e --biases=uniform,ggd,kerple_log \\
@@ -98,7 +98,7 @@ def training_step(shape: Shape, bias: Any, fixed: Sequence[str] = ()) -> tuple[A
     """Make a function that runs attention forward and backward, and the shapes of its arguments."""
     row = jax.ShapeDtypeStruct((1, shape.length, shape.heads, shape.width), jnp.bfloat16)
     number = jax.ShapeDtypeStruct((1, shape.length), jnp.int32)
-    # Of numbers that it knows the compiler leaves out the branch that is never taken.
+    # Positions are constants, so that the compiler drops the branch that is not taken.
     position = jnp.arange(shape.length, dtype=jnp.int32)[None] * (1 + shape.gaps)
     # CABLE's keys have running sums of each head, high and low parts, and its queries a weight as well.
     sums = (_number(1, shape.heads, shape.length),) * 2 if isinstance(bias, biases.CABLE) else None

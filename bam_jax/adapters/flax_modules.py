@@ -148,7 +148,7 @@ class EncodedAttention(nnx.Module):
             q, k, v: not turned yet.
             segments: numbers of documents from 1; 0 pads. None: each row is one text.
         """
-        tokens = Tokens(jnp.arange(q.shape[1], dtype=jnp.int32)[None], segments)
+        tokens = Tokens(jnp.arange(q.shape[1], dtype=jnp.int32)[None], segments, consecutive=True)
         i, j = self.encoding.coordinate(x, tokens.position < EMPTY, None)
         width, state = q.shape[-1], self.encoding.initial_state(len(x))
         q, k, _ = self.encoding.turn(q, k, x, tokens, state)
@@ -269,7 +269,7 @@ def _tokens(q: Array, k: Array, batch: tuple[int, ...], mask: Array | None) -> t
     if mask is None:
         if length != slots:
             raise Unsupported(f"{length} queries among {slots} keys: nothing says where they stand")
-        return Tokens(index), Tokens(index)
+        return Tokens(index, consecutive=True), Tokens(index, consecutive=True)
     if mask.ndim < 3 or mask.shape[-3:] != (1, 1, slots):
         raise Unsupported(
             f"a dense mask {mask.shape}: causality and windows belong to the adapter's Mask, padding to a mask of keys alone, "

@@ -86,7 +86,7 @@ def zigzag(backend: Backend, axis: str) -> Backend:
         of_tokens = d_parts._replace(bias=None)  # the bias belongs to no part of the text
         d_parts = _take_back(of_tokens, axis, 2)._replace(bias=d_parts.bias)
         dq, dk, dv = _take_back((dq, dk, dv), axis, 1)
-        return Gradients(dq, dk, dv, d_parts.cotangent(scoring))
+        return Gradients(dq, dk, dv, d_parts.cotangent(residuals.scoring))
 
     return Backend(forward, backward, backend.refuses, own_width=backend.own_width)
 
@@ -96,7 +96,8 @@ def _can_balance(q: Array, k: Array, scoring: Scoring) -> bool:
 
 
 def _deal_scoring(scoring: Scoring, axis: str) -> Scoring:
-    queries, keys = _deal((scoring.queries, scoring.keys), axis, -1)
+    queries, keys = (dataclasses.replace(x, consecutive=False) for x in (scoring.queries, scoring.keys))
+    queries, keys = _deal((queries, keys), axis, -1)
     return dataclasses.replace(scoring, queries=queries, keys=keys, temperature=_deal(scoring.temperature, axis, -1))
 
 

@@ -228,12 +228,15 @@ def _sides(
     for name, missing in unsaid.items():
         if length > slots and missing:
             raise ValueError(f"{length} queries are not the last of {slots} keys; give query_{name}=")
-    keys = Tokens(
-        jnp.arange(slots, dtype=jnp.int32)[None] if position is None else jnp.atleast_2d(position), _documents(segment)
-    )
+    index, consecutive = jnp.arange(slots, dtype=jnp.int32)[None], position is None
+    keys = Tokens(index if position is None else jnp.atleast_2d(position), _documents(segment), consecutive=consecutive)
     last = jax.tree.map(lambda x: x[:, slots - length :], keys)
     own = lambda x, otherwise: otherwise if x is None else jnp.atleast_2d(x)
-    return Tokens(own(query_position, last.position), _documents(query_segment, last.segment)), keys
+    return Tokens(
+        own(query_position, last.position),
+        _documents(query_segment, last.segment),
+        consecutive=consecutive and query_position is None,
+    ), keys
 
 
 def _check_cross(length: int, slots: int, position: Any, segment: Any, query_position: Any, query_segment: Any) -> None:

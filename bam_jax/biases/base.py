@@ -42,7 +42,8 @@ class Bias:
     def cotangents(self, i: Coordinate, j: Coordinate, d_bias: Array) -> tuple["Bias", Coordinate, Coordinate]:
         """Cotangents of the parameters and of both coordinates from that of the bias, each summed to its own shape.
 
-        Kernels call it on their tiles. A bias may override it where a closed form is cheaper than `jax.vjp`.
+        Kernels call it on their tiles. A bias may override it where a closed form is cheaper than `jax.vjp`. Where a relative
+        bias comes in strips, and on CPUs, `jax.vjp` differentiates the formula all the same.
         """
         _, vjp = jax.vjp(lambda bias, i, j: bias(i, j), self, i, j)
         return vjp(d_bias)

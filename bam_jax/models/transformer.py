@@ -272,10 +272,11 @@ class Decoder(nnx.Module):
 
     def _embed(self, tokens: Array, segment: Array | None, position: Array | None) -> tuple[Array, list[TokenInfo]]:
         """The rows before the first layer, and for each place what its layers share about them."""
+        consecutive = position is None
         if position is None:
             self.check_length(tokens.shape[1])
             position = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
-        at = Tokens(position, segment)
+        at = Tokens(position, segment, consecutive=consecutive)
         masks = [Mask(causal=self.config.causal, window=encoding.window) for encoding in self._encodings()]
         count = {mask: document_count(at, mask) for mask in masks}
         infos = [TokenInfo(at, count[mask]) for mask in masks]

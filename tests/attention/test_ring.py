@@ -40,8 +40,8 @@ def case(bias, *, packed, tempered, seed=0):
         own_i = tuple(draw(-1, 1, B, H, T) for _ in range(common.C))
     scoring = Scoring(
         common.BIASES[bias](draw),
-        Tokens(position, segment, own_i),
-        Tokens(position, segment, own_j),
+        Tokens(position, segment, own_i, consecutive=True),
+        Tokens(position, segment, own_j, consecutive=True),
         draw(0.5, 2, B, H, T) if tempered else None,
     )
     q, d_out = draw(-2, 2, B, T, H, D), draw(-1, 1, B, T, H, D)
@@ -83,6 +83,7 @@ def over_ring(mesh, scoring, backend=BACKENDS["chunked"], *, balanced=False, til
         full("rows", "ggd", True, True, Mask(), True, True),
         ("reference", "cable", False, True, Mask(), False, True),
         full("pallas_tpu", "ggd", True, True, Mask(), True, False),
+        full("pallas_tpu", "ggd", False, False, Mask(), False, False),
     ],
 )
 def test_a_ring_agrees_with_the_whole(mesh, backend, bias, packed, tempered, mask, balanced, check):

@@ -27,6 +27,7 @@ from bam_jax.attention.pallas.gpu_arithmetic import (
     spread,
 )
 from bam_jax.attention.pallas.gpu_strips import PIECES, PairedStrips, strip_bias
+from bam_jax.attention.pallas.strips import hides_later
 from bam_jax.biases import Bias, Uniform
 from bam_jax.system.axes import typed
 from bam_jax.system.platform import platform
@@ -115,7 +116,7 @@ class TilePipeline:
     block_q: int
     block_k: int
     content: Content
-    strip_bias: tuple[Bias, Array] | None  # the bias in strips and the shift of the slots; None: it is a formula
+    strip_bias: tuple[Bias, Array, bool] | None  # the first fields of its strips; None: it is a formula
 
     @classmethod
     def of(cls, q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, shift: Array | None) -> "TilePipeline":
@@ -144,7 +145,7 @@ class TilePipeline:
             block_q,
             block_k,
             scoring.content(q.shape[-1]),
-            None if shift is None else (scoring.bias, shift),
+            None if shift is None else (scoring.bias, shift, hides_later(scoring)),
         )
 
     def over_keys(

@@ -18,6 +18,7 @@ from bam_jax.attention.logits import tile, toeplitz
 from bam_jax.attention.logits.scoring import Scoring, compares_offsets
 from bam_jax.attention.logits.tokens import EMPTY, Tokens
 from bam_jax.biases import Bias, Relative
+from bam_jax.system.axes import varying
 
 
 def of_offsets(scoring: Scoring) -> bool:
@@ -48,24 +49,32 @@ def fits(q: Float[Array, "B T H D"], scoring: Scoring, lowered: frozenset[str]) 
 def by_slots(
     scoring: Scoring, lowered: frozenset[str], cheap: tuple[type[Bias], ...], run: Callable[[Array | None], Any]
 ) -> Any:
-    """Give the results of `run(shift)`, with the bias in strips, where offsets are those of slots, and of `run(None)` elsewhere.
+    """Run with the bias in strips, `run(shift)`, where offsets are those of slots, else with the formula, `run(None)`.
 
     A cheap bias, whose formula costs no more than a strip, never comes in strips.
     """
     if isinstance(scoring.bias, cheap) or not of_offsets(scoring):
         return run(None)
     fit, shift = slot_shift(scoring)
-    if tile.unsupported(scoring, lowered) is not None:  # `fits` was asked
+    if fit is True or tile.unsupported(scoring, lowered) is not None:  # else `fits` was asked
         return run(shift)
-    return jax.lax.cond(fit, run, lambda _: run(None), shift)
+    # Both results vary over the same axes of a mesh: zeros, of what nobody wants a gradient, vary over none.
+    return jax.lax.cond(fit, lambda shift: varying(run(shift)), lambda _: varying(run(None)), shift)
 
 
-def slot_shift(scoring: Scoring) -> tuple[Bool[Array, ""], Int[Array, ""]]:
+def hides_later(scoring: Scoring) -> bool:
+    """Tell whether no query sees a key behind it."""
+    return scoring.mask.causal and scoring.queries.sees_to is None
+
+
+def slot_shift(scoring: Scoring) -> tuple[bool | Bool[Array, ""], Int[Array, ""]]:
     """Find out whether offsets are those of slots, and how far apart the slots of both sides are.
 
     position[s] - position[t] = s - t + shift   wherever key slot s is visible from query slot t
     """
     queries, keys = scoring.queries, scoring.keys
+    if queries.consecutive and keys.consecutive:
+        return True, (keys.position[0, 0] - queries.position[0, 0]).astype(jnp.int32)
 
     def extent(tokens: Tokens) -> tuple[Array, Array]:
         """By how much positions are ahead of their slots in each row of the batch, at least and at most."""
@@ -99,6 +108,7 @@ class StripTable:
 
     bias: Bias  # a `Relative` one
     shift: Int[Array, ""]  # of the slots; see `slot_shift`
+    causal: bool  # whether no later key is seen; a formula need not be finite there
     heads: int  # of queries
     block_q: int  # queries and keys of a tile
     block_k: int
@@ -125,9 +135,10 @@ class StripTable:
         return (self.query_blocks - 1 - n) * (self.block_q // self.step) + m * (self.block_k // self.step)
 
     def offsets(self) -> Float[Array, " O"]:
-        """Every offset of a key from its query that lies in some strip, in tokens, ascending."""
+        """Every offset of a key from its query that lies in some strip, in tokens, ascending; 0 for hidden later keys."""
         first = self.shift + 1 - self.query_blocks * self.block_q
-        return (first + jnp.arange((self.count - 1) * self.step + self.used)).astype(jnp.float32)
+        offsets = first + jnp.arange((self.count - 1) * self.step + self.used)
+        return (jnp.minimum(offsets, 0) if self.causal else offsets).astype(jnp.float32)
 
     def cut(self, values: Float[Array, "#H O"]) -> Float[Array, "H G n"]:
         """Cut numbers of all `offsets` into strips: the last query and the first key of a tile come first."""

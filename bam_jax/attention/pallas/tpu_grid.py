@@ -14,6 +14,7 @@ from jaxtyping import Array
 from bam_jax.attention.logits import measured_tiles, skipping, tile
 from bam_jax.attention.logits.scoring import Content, Scoring
 from bam_jax.attention.logits.skipping import Runs, Tiling
+from bam_jax.attention.pallas.strips import hides_later
 from bam_jax.attention.pallas.tpu_layout import dimension_semantics, sequence_last
 from bam_jax.attention.pallas.tpu_strips import RolledStrips, StripBias
 from bam_jax.biases import Bias, Uniform
@@ -93,7 +94,7 @@ class TileGrid:
         strips = None
         if shift is not None:
             blocks = (side.length.shape[1] for side in runs)
-            strips = RolledStrips(scoring.bias, shift, q.shape[2], block_q, block_k, *blocks)
+            strips = RolledStrips(scoring.bias, shift, hides_later(scoring), q.shape[2], block_q, block_k, *blocks)
         return cls(
             sequence_last(q, block_q),
             sequence_last(k, block_k),
@@ -189,7 +190,7 @@ class _Walk:
         scalars = (tiles.table, self.first, self.count)
         operands = (strip, query_operands, tiles.queries, tiles.k, tiles.v, tiles.keys)
         body = self._body(kernel, len(scratch))  # one for both platforms, so that it is traced once
-        # Of the longest run, at least one: a step without work takes time, too, and under a window most would have none.
+        # The longest run, but at least one step, which writes the outputs. Steps without work still take time.
         steps = jnp.maximum(self.count.max(), 1)
 
         def call(steps: Array, *arguments: Any, interpret: Any) -> Any:

@@ -12,7 +12,8 @@ from jaxtyping import Array, Float
 
 from bam_jax.attention.logits import skipping
 
-# So many keys, or queries, of a tile are computed at once: of more the logits would not stay in registers.
+# So many keys, or queries, of a tile are computed at once. Smaller pieces spill fewer registers, but take more instructions in
+# every kernel of a v6e and in most of a v5e (benchmarks/tpu_static.py).
 _KEYS_AT_ONCE, _QUERIES_AT_ONCE = 256, 512
 
 

@@ -33,7 +33,7 @@ def test_each_thread_reads_its_own_pairs_without_bank_conflicts(keys_in_rows, wi
     shift, columns = 3, [0, 1, 2]
     blocks = (256 // 128, 256 // width)
     tokens, blocks = ((width, 128), blocks[::-1]) if keys_in_rows else ((128, width), blocks)
-    table = gpu_strips.PairedStrips(bias, jnp.int32(shift), H, *tokens, *blocks, keys_in_rows)
+    table = gpu_strips.PairedStrips(bias, jnp.int32(shift), False, H, *tokens, *blocks, keys_in_rows)
     memory = np.asarray(table.array(columns)).reshape(H, table.count, 1 + len(columns), -1)
     thread = np.arange(256)
     first, (behind, _) = gpu_strips.first_pair(thread, width), gpu_strips.pairs(width)

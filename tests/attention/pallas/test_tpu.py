@@ -280,3 +280,7 @@ def test_kernels_compile_inside_shard_map_with_its_check(kind):
     mapped = jax.jit(jax.shard_map(here, mesh=mesh, in_specs=where, out_specs=out))
     text = mapped.lower(*jax.tree.map(put, (q, k, v, scoring), where)).compile().as_text()
     assert kernels_of(text) == 6 and "all-reduce" in text  # in strips, and as a formula
+    # Of a frozen prior the gradient is zeros, which vary over nothing.
+    frozen = lambda q, *others: jax.grad(lambda q: attention(q, *others, backend="pallas_tpu").sum())(q)
+    alone = jax.jit(jax.shard_map(frozen, mesh=mesh, in_specs=where, out_specs=heads))
+    assert "tpu_custom_call" in alone.lower(*jax.tree.map(put, (q, k, v, scoring), where)).as_text()

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from bam_jax import biases
-from bam_jax.attention import EMPTY, Scoring, Tiling, Tokens, attention
+from bam_jax.attention import EMPTY, Scoring, Tiling, Tokens, attend, attention
 from bam_jax.attention.pallas import strips
-from tests.attention.common import Lying, full, slopes
+from tests.attention.common import Lying, close, full, normals, slopes
 
 H = 2
 
@@ -82,3 +82,39 @@ def test_kernels_take_them_exactly_where_they_are_right(positions, segments, tak
         made, expected = (of(kind, backend, *arguments) for backend in ("pallas_tpu", "reference"))
         same = [np.allclose(a, b, atol=1e-4) for a, b in zip(made, expected, strict=True)]
         assert all(same) if kind is biases.T5Distance or not taken else not any(same)
+
+
+def test_a_promise_of_consecutive_positions_is_taken_at_its_word(rng):
+    """No formula beside the strips; whoever gives positions of their own promises nothing."""
+    q, k, v = normals(rng, (1, 5, H, 4), (1, 8, H, 4), (1, 8, H, 4))
+    prior = biases.GeneralisedGaussian(*(jnp.asarray([x, 0.7]) for x in (1.3, -0.2, 0.4)))
+
+    def run(consecutive, backend, *x):
+        queries, keys = (Tokens(jnp.arange(*span)[None], consecutive=consecutive) for span in ((3, 8), (0, 8)))
+        return slopes(lambda q, k, v, bias: attention(q, k, v, Scoring(bias, queries, keys), backend=backend), *x)
+
+    operands = q, k, v, prior
+    close(*(jax.jit(run, static_argnums=(0, 1))(True, name, *operands) for name in ("pallas_tpu", "reference")), 1e-4)
+    kernels = lambda f: str(jax.make_jaxpr(f)(*operands)).count("pallas_call")
+    alone, both = (kernels(functools.partial(run, consecutive, "pallas_tpu")) for consecutive in (True, False))
+    assert both == 2 * alone > 0
+    forward = lambda **positions: kernels(lambda *x: attend(*x, backend="pallas_tpu", **positions))
+    assert forward(positions=jnp.arange(8)) == forward(query_positions=jnp.arange(3, 8)) == 2 * forward() > 0
+
+
+@biases.bias
+class Growth(biases.Relative):
+    """A formula of a user's own that overflows for later keys."""
+
+    scale: jax.Array
+
+    def __call__(self, i, j):
+        return -jnp.exp(self.scale * (j - i))
+
+
+def test_no_formula_is_asked_for_what_a_causal_mask_hides(rng):
+    """Infinities of hidden diagonals would make the gradient NaN."""
+    tokens = Tokens(jnp.arange(8)[None], consecutive=True)
+    run = lambda q, k, v, scale: attention(q, k, v, Scoring(Growth(scale), tokens, tokens), backend="pallas_tpu")
+    *_, d_scale = slopes(run, *normals(rng, *[(1, 8, H, 4)] * 3), jnp.full(H, 20.0))
+    assert jnp.isfinite(d_scale).all()
