@@ -1,9 +1,11 @@
 """The reach of near heads in trained ladders, beside the perplexity and the keys found at 64 times the training context.
 
 Command:  python experiments/prior_reach.py [--out=docs/figures/prior-reach.svg]
+          python experiments/prior_reach.py --near-heads
 Hardware: a CPU, a moment: all is in the records.
 Expected: a line for each model of 2 layers with a ladder over positions, by the reach of the last layer's widest near head: the
           distance in tokens within which a prior holds nine tenths of its mass among 64 keys. With --out the same is drawn.
+          With --near-heads the trained ladders of near_heads.py take their place.
 """
 
 import math
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import near_heads
 import numpy as np
 from prior_confirmation import CONTEXT
 
@@ -56,17 +59,23 @@ def reach(run: RecordedRun) -> int:
     return int((mass < 0.9 * mass[:, -1:]).sum(-1).max())
 
 
-def models() -> Iterator[Model]:
-    """The ladders over positions in the records of screenings and confirmations."""
-    for file in FILES:
+def models(files: Sequence[str] = FILES, seeds: Sequence[int] = ()) -> Iterator[Model]:
+    """The ladders over positions in records, of some seeds or of all."""
+    for file in files:
         for run in recorded_runs.read(RECORDS / file).values():
             config, places = run.config, run.config.layer_pattern()
             options = places[-1]["options"]
             ladder = all(place["name"] == "bam" and place["ssmax"] == "effective" for place in places)
             if not ladder or config.model.layers != LAYERS or options.get("init") != "ladder":
                 continue
+            if seeds and config.seed not in seeds:
+                continue
             far = {
-                name: [c["value"] for c in run.cells if (c["eval"], c["length"]) == (name, 64 * CONTEXT)]
+                name: [
+                    c["value"]
+                    for c in run.cells
+                    if (c["eval"], c["length"]) == (name, 64 * CONTEXT) and not c.get("overrides")
+                ]
                 for name in ASKED
             }
             yield Model(
@@ -105,10 +114,11 @@ def main(argv: Sequence[str]) -> None:
     """Print the table, and draw the figure where it is asked for."""
     parser = errors.Parser(prog="python experiments/prior_reach.py", description=__doc__)
     parser.add_argument("--out", type=files.local_path, help="file of the figure, .svg or .png")
+    parser.add_argument("--near-heads", action="store_true", help="the trained ladders of near_heads.py")
     given = parser.parse_args(argv)
     if given.out:
         style.keep_other(given.out)
-    found = sorted(models())
+    found = sorted(models(("small/shared",), near_heads.SEEDS["small"]) if given.near_heads else models())
     print("reach shape   nats  rate seed  perplexity  keys found  records")
     for reach, shape, nats, rate, seed, perplexity, share, records in found:
         print(f"{reach:5} {shape:5g} {nats:6.4g} {rate:5g} {seed:4} {perplexity:11.2f} {share:11.2f}  {records}")
