@@ -5,7 +5,7 @@ Command:  python experiments/prior_reach.py [--out=docs/figures/prior-reach.svg]
 Hardware: a CPU, a moment: all is in the records.
 Expected: a line for each model of 2 layers with a ladder over positions, by the reach of the last layer's widest near head: the
           distance in tokens within which a prior holds nine tenths of its mass among 64 keys. With --out the same is drawn.
-          With --near-heads the trained ladders of near_heads.py take their place.
+          With --near-heads the trained ladders of near_heads.py and null_models.py take their place.
 """
 
 import math
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import near_heads
+import null_models
 import numpy as np
 from prior_confirmation import CONTEXT
 
@@ -68,7 +69,7 @@ def models(files: Sequence[str] = FILES, seeds: Sequence[int] = ()) -> Iterator[
             ladder = all(place["name"] == "bam" and place["ssmax"] == "effective" for place in places)
             if not ladder or config.model.layers != LAYERS or options.get("init") != "ladder":
                 continue
-            if seeds and config.seed not in seeds:
+            if seeds and (config.seed not in seeds or not options.get("train_shape", True)):
                 continue
             far = {
                 name: [
@@ -114,11 +115,12 @@ def main(argv: Sequence[str]) -> None:
     """Print the table, and draw the figure where it is asked for."""
     parser = errors.Parser(prog="python experiments/prior_reach.py", description=__doc__)
     parser.add_argument("--out", type=files.local_path, help="file of the figure, .svg or .png")
-    parser.add_argument("--near-heads", action="store_true", help="the trained ladders of near_heads.py")
+    parser.add_argument("--near-heads", action="store_true", help="the trained ladders of near_heads.py and null_models.py")
     given = parser.parse_args(argv)
     if given.out:
         style.keep_other(given.out)
-    found = sorted(models(("small/shared",), near_heads.SEEDS["small"]) if given.near_heads else models())
+    seeds = near_heads.SEEDS["small"] + null_models.SEEDS["small"]
+    found = sorted(models(("small/shared",), seeds) if given.near_heads else models())
     print("reach shape   nats  rate seed  perplexity  keys found  records")
     for reach, shape, nats, rate, seed, perplexity, share, records in found:
         print(f"{reach:5} {shape:5g} {nats:6.4g} {rate:5g} {seed:4} {perplexity:11.2f} {share:11.2f}  {records}")

@@ -140,9 +140,8 @@ def far_and_near(dims: Dims, near_decay: float | None = 16.0, near_shape: float 
     near_shape, and widths from 1 token on: a head of shape s and width w takes (d / w) ** s nats from a key d tokens away.
 
     Args:
-        near_decay: what the widest near head takes from a key one training context away, in nats. Where it is small, that
-            head can serve retrieval within the training context and not beyond, and some seeds come to rely on it. None: that
-            head's scale is exp(-3), whatever the training context.
+        near_decay: what the widest near head takes from a key one training context away, in nats. None: that head's scale is
+            exp(-3), whatever the training context.
         near_shape: of the widest near head; the larger it is, the more does that head resemble a window.
 
     Source: ours, docs/prior_study.md.
