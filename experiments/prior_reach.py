@@ -115,7 +115,9 @@ def main(argv: Sequence[str]) -> None:
     """Print the table, and draw the figure where it is asked for."""
     parser = errors.Parser(prog="python experiments/prior_reach.py", description=__doc__)
     parser.add_argument("--out", type=files.local_path, help="file of the figure, .svg or .png")
-    parser.add_argument("--near-heads", action="store_true", help="the trained ladders of near_heads.py and null_models.py")
+    parser.add_argument(
+        "--near-heads", action="store_true", help="the trained ladders of near_heads.py and null_models.py"
+    )
     given = parser.parse_args(argv)
     if given.out:
         style.keep_other(given.out)
