@@ -18,13 +18,14 @@ def test_the_report_has_a_row_for_each_kernel(tmp_path):
     command = [sys.executable, "-m", "benchmarks.tpu_static", "--chips=v5e", "--biases=uniform,ggd", "--length=256"]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
     done = subprocess.run([*command, f"--json={file}"], env=environment, capture_output=True, text=True, check=True)
-    records = json.loads(file.read_text())["records"]
+    whole = json.loads(file.read_text())["records"]
+    records = [x for x in whole if x["bias"] != tpu_static.SPLASH]  # which stands beside them where it is installed
     assert [(x["bias"], x["kernel"]) for x in records] == [
         (bias, kernel) for bias in ("uniform", "ggd") for kernel in tpu_static.KERNELS
     ]
     for plain, prior in zip(records[:3], records[3:], strict=True):
         assert 100 < plain["bundles"] < prior["bundles"]
-    assert len(done.stdout.splitlines()) == 1 + len(records)
+    assert len(done.stdout.splitlines()) == 1 + len(whole)
 
 
 def test_unknown_names_are_said_in_one_line():
