@@ -38,9 +38,7 @@ def _effective(label: str, scale: str) -> Row:
     """One of `EFFECTIVE`; at the small scale the models of 2 layers of `null_models`, ten seeds."""
     method = EFFECTIVE[label]
     changes = {**null_models.METHODS[method], "ssmax": "effective"}
-    if scale != "small":
-        return bam("BAM", scale, label=label, overrides=changes)
-    rates = small_scale.chosen_rates(f"{method}, 2 layers", small_scale.NULL_RATES)
+    rates = small_scale.chosen_rates(f"{method}, 2 layers", small_scale.NULL_RATES) if scale == "small" else {}
     row = bam("BAM", scale, label=label, overrides=changes | rates)
     return dataclasses.replace(row, seeds=null_models.SEEDS[scale])
 

@@ -58,7 +58,7 @@ class Tokens:
             max(position, prefix - 1) lets all see a prefix. Both are asked of queries alone.
         kinds: kinds of the keys that repeat, which backends may make use of; None: each has a key and a value of its own.
         summary: bounds of the keys of a cache, which backends may make use of; None: who wants them looks at all tokens.
-        consecutive: a promise that position[b, t] = position[0, 0] + t in every slot, before any is padded. Kernels then need
+        consecutive: a promise that position[b, t] = position[0, 0] + t in every slot, but for padding. Kernels then need
             not look at positions to choose between `strips` and a formula. Slices keep it; other orders must take it back.
     """
 

@@ -58,7 +58,7 @@ def by_slots(
     fit, shift = slot_shift(scoring)
     if fit is True or tile.unsupported(scoring, lowered) is not None:  # else `fits` was asked
         return run(shift)
-    # Both results vary over the same axes of a mesh: zeros, of what nobody wants a gradient, vary over none.
+    # Branches must vary over the same axes of a mesh. Zeros, where no gradient is wanted, would vary over none.
     return jax.lax.cond(fit, lambda shift: varying(run(shift)), lambda _: varying(run(None)), shift)
 
 
