@@ -40,15 +40,15 @@ test-full: $(INSTALLED)  ## the full products and long runs, as XLA optimises th
 	cd $(ROOT) && JAX_DISABLE_MOST_OPTIMIZATIONS=0 .venv/bin/python -m pytest -n auto -m 'full and not endurance'
 
 test-oldest: $(OLDEST)  ## what users import into their own models, and the compiler of GPU kernels, with the oldest supported versions
-	cd $(ROOT) && .venv-oldest/bin/python -m pytest -n auto tests/biases tests/encodings tests/attention
+	cd $(ROOT) && .venv-oldest/bin/python -m pytest -n auto tests/biases tests/encodings tests/attention/test_*.py tests/attention/pallas
 
 test-compilers: $(COMPILERS)  ## the kernels through the compilers of TPUs and GPUs; neither is needed
 	cd $(ROOT) && .venv-compilers/bin/python -m pytest -n auto tests/attention/pallas/test_tpu.py tests/attention/pallas/test_gpu.py tests/benchmarks/test_tpu_static.py tests/preflight/test_tpu.py
 
 test-hopper: $(INSTALLED)  ## the GPU kernels, interpreted thread by thread
-	$(RUN) -m pytest -n auto -m hopper
+	$(RUN) -m pytest -n auto -m hopper tests/attention
 
-test-endurance: $(INSTALLED)  ## kills, saves, repeated faults and more meshes, longer than continuous integration has time for
+test-endurance: $(INSTALLED)  ## kills, saves, repeated faults, more meshes and all pairs of settings, longer than continuous integration has time for
 	$(RUN) -m pytest -n auto -m endurance
 
 reliability: $(INSTALLED)  ## the figures of docs/reliability.md, hours; stopped, it goes on

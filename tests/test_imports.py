@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "bam_jax"
-FILES = {path: ast.parse(path.read_text()).body for path in PACKAGE.rglob("*.py")}
+FILES = list(PACKAGE.rglob("*.py"))
 
 
 def module_of(path):
@@ -49,8 +49,8 @@ def test_what_is_imported_loads_nothing_of_training(imports, unneeded):
 
 def test_only_those_who_draw_need_matplotlib():
     """Tables and results know the figures' modules, so none of them imports it as it is loaded itself."""
-    for path, body in FILES.items():
-        for node in body:
+    for path in FILES:
+        for node in ast.parse(path.read_text()).body:
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             assert not any(name.split(".")[0] == "matplotlib" for name in names), path
@@ -88,7 +88,7 @@ def test_no_name_of_a_package_hides_one_of_its_modules():
     modules = {module_of(path) for path in FILES}
     for path in PACKAGE.rglob("__init__.py"):
         package, bound = module_of(path), set()
-        for node in FILES[path]:
+        for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ImportFrom) and node.module != package:
                 bound |= {alias.asname or alias.name for alias in node.names}
             elif isinstance(node, ast.FunctionDef | ast.ClassDef):

@@ -83,10 +83,6 @@ class Lying(biases.Relative):
         return self.table[jnp.abs(i - j).astype(jnp.int32)] - i * jnp.sin(j - i)
 
 
-def full(*values):
-    return pytest.param(*values, marks=pytest.mark.full)
-
-
 EACH = [pytest.param(name, marks=pytest.mark.hopper) if name == "pallas_gpu" else name for name in BACKENDS]
 
 

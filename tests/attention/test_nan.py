@@ -13,7 +13,8 @@ from bam_jax.attention import BACKENDS, EMPTY, Scoring, Tiling, Tokens, UniqueKe
 from bam_jax.attention.logits.mask import visible
 from bam_jax.attention.logits.merge import merge
 from bam_jax.attention.logits.scoring import HIDDEN
-from tests.attention.common import EACH, full, normals
+from tests.attention.common import EACH, normals
+from tests.marks import full
 
 B, T, H, K, D = 2, 24, 4, 2, 4
 

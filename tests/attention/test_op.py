@@ -15,7 +15,8 @@ from jaxtyping import Array, Float
 from bam_jax import biases
 from bam_jax.attention import EMPTY, Backend, Mask, Scoring, Tiling, Tokens, Unsupported, attend, attention, op
 from bam_jax.attention.cpu import chunked
-from tests.attention.common import EACH, close, full, normals, slopes
+from tests.attention.common import EACH, close, normals, slopes
+from tests.marks import full
 
 B, T, H, D = 2, 12, 3, 4
 

@@ -1,8 +1,8 @@
 """The reference against loops in NumPy; every backend against the reference in float64, output and every gradient.
 
-Every pair of settings meets in one of few cases, of which the default run takes some, and `-m full` all. `--device=gpu` (tpu,
-cpu) takes those for that device's backends, on the device: rows are longer instead of tiles smaller, nothing is interpreted,
-and each program gives the same bits twice.
+Every pair of settings meets in one of few cases, which the suites share: see `marked`. `--device=gpu` (tpu, cpu) takes those for
+that device's backends, on the device: rows are longer instead of tiles smaller, nothing is interpreted, and each program gives
+the same bits twice.
 """
 
 import contextlib
@@ -31,11 +31,11 @@ from tests.attention.common import (
     C,
     H,
     close,
-    full,
     kept_by_definition,
     slopes,
     visible_by_definition,
 )
+from tests.marks import full
 
 B, D = 2, 6
 WHOLE, RAGGED = 16, 13
@@ -506,14 +506,19 @@ def there(case, device):
 
 
 def marked(case):
-    """The case with the suite that takes it: the default has every eighth on blocks, every ninth on a TPU's kernels."""
-    if case.backend in SLOW:
-        return pytest.param(case, marks=[pytest.mark.hopper, *devices(case.backend)])
+    """The case with the suite that takes it.
+
+    The default has every eighth pair of settings on blocks, and every ninth on a TPU's kernels. `full`, and `hopper` for GPUs,
+    have a third of all, `endurance` the others.
+    """
     pairs = [on(case.backend, pair) for pair in (*PAIRS, *OTHERS)]
-    later = case in pairs and (pairs.index(case) % (9 if case.backend in WIDEST else 8) > 0)
+    place = pairs.index(case) if case in pairs else 0
+    slow = case.backend in SLOW
+    later = place % (9 if case.backend in WIDEST else 8) > 0
     later |= case in [on(case.backend, other) for other in DROPOUT[1 + (case.backend == "chunked") :]]
     later |= case in MIXED[4:]
-    return pytest.param(case, marks=[*[pytest.mark.full] * later, *devices(case.backend)])
+    suite = pytest.mark.endurance if place % 3 else pytest.mark.hopper if slow else pytest.mark.full
+    return pytest.param(case, marks=[*[suite] * (later or slow), *devices(case.backend)])
 
 
 def disturb(made):

@@ -8,6 +8,7 @@ import pytest
 from bam_jax import biases
 from bam_jax.attention import EMPTY, Cache, Mask, PrunedCache, Scoring, Tiling, Tokens, attention
 from bam_jax.attention.pruned import RollingCache, grouped
+from tests.marks import full, longest
 
 B, H, K, D = 2, 6, 3, 8
 SLOTS = 1024
@@ -68,7 +69,7 @@ class Steps:
 
 
 @pytest.mark.parametrize(
-    "case", [case if case == "alibi" else pytest.param(case, marks=pytest.mark.full) for case in CASES]
+    "case", ["alibi", full("cable"), *(longest(case) for case in CASES if case not in ("alibi", "cable"))]
 )
 def test_attention_is_that_of_all_keys(case, rng):
     steps = Steps(rng, case)

@@ -14,7 +14,8 @@ from bam_jax import biases
 from bam_jax.attention import BACKENDS, Dropout, Mask, Scoring, Tiling, Tokens, attention
 from bam_jax.attention.ring import _deal, _take_back, ring, zigzag
 from tests.attention import common
-from tests.attention.common import close, full, slopes
+from tests.attention.common import close, slopes
+from tests.marks import full
 
 B, T, H, K, D = 2, 48, 4, 2, 8
 AXIS = "context"

@@ -92,18 +92,13 @@ def test_a_refusal_must_change_nothing(tmp_path, monkeypatch):
         assert commands.judge(["x", name], tmp_path)[1] == f"status 2, and {tmp_path / name} is changed"
 
 
-# The short forms of two are short; narrower tests have some cases of the others.
-MARKS = {
-    "flipped": [],
-    "bombs": [],
-    "interruptions": [pytest.mark.endurance],
-    "op": [pytest.mark.endurance],  # tests/attention draws cases of it, too
-}
+# The short forms of two are short, and those of four not long; narrower tests have some cases of the others.
+MARKS = {name: [pytest.mark.endurance] for name in figures.FIGURES}
+MARKS |= {name: [pytest.mark.full] for name in ("configurations", "malformed_files", "malformed_runs", "kills")}
+MARKS |= {"flipped": [], "bombs": []}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=MARKS.get(name, [pytest.mark.full])) for name in figures.FIGURES]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS[name]) for name in figures.FIGURES])
 def test_no_case_fails(name, tmp_path):
     try:
         seed = 1 if name == "kills" else 0  # the part of kills that kills trainings

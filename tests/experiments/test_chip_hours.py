@@ -46,7 +46,7 @@ def test_whole_seeds_come_first(name, scale):
         assert name == "dose" or {part.task for _, part in parts} == {"packed"}, "no keys are planted"
 
 
-@pytest.mark.full
+@pytest.mark.endurance
 def test_all_of_it_in_the_tiny_form(tmp_path):
     arguments = [sys.executable, "experiments/chip_hours.py", "--tiny", f"--out={tmp_path}"]
     done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True)

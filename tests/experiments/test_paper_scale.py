@@ -250,7 +250,9 @@ def rehearsed(name):
     return whole, experiment.tabled(whole.title, rows, [table], platform="cpu", **fields)
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.endurance] * (n % 5 > 0)) for n, name in enumerate(FILES)]
+)
 def test_a_cell_is_measured_by_following_the_messages(name, place, capfd):
     whole, made = rehearsed(name)
     for config in {job.digest: job.config for job in jobs.row_jobs(whole)}.values():

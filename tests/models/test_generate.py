@@ -12,6 +12,7 @@ from bam_jax.config import Config, ModelConfig
 from bam_jax.models import generate, transformer
 from bam_jax.parallel import sharding
 from bam_jax.system.errors import UserError
+from tests.marks import longest
 
 VOCAB, T = 11, 13
 
@@ -63,7 +64,7 @@ def test_a_step_reads_the_weights_of_each_layer_and_not_those_of_all(tokens):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("encoding", ["bam", "cable", "rope", "sinusoidal"])
+@pytest.mark.parametrize("encoding", ["cable", *map(longest, ("bam", "rope", "sinusoidal"))])
 def test_texts_of_different_lengths_are_written_on_as_if_alone(encoding, tokens):
     made, lengths = build(encoding), np.array([T, 4])
     together = generate.greedy(made, tokens, 5, lengths=lengths, chunk=3)
@@ -89,7 +90,7 @@ def test_a_table_must_hold_what_is_read_and_written(tokens):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("encoding", ["bam", "cable", "rope", "sinusoidal", "selective_rope"])
+@pytest.mark.parametrize("encoding", ["bam", "selective_rope", *map(longest, ("cable", "rope", "sinusoidal"))])
 def test_texts_read_one_after_another_are_each_read_as_if_alone(encoding, tokens, monkeypatch):
     made, reader_read = build(encoding), generate._read
     read = []

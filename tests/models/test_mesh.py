@@ -16,17 +16,10 @@ from bam_jax.config import Config, MeshConfig, ModelConfig
 from bam_jax.models import generate, transformer
 from bam_jax.parallel import sharding
 from bam_jax.system.errors import UserError
+from tests.marks import full, longest
 
 SIZES = ModelConfig(layers=2, width=32, heads=4, kv_heads=2, hidden=32, dtype="float32", sinks=True)
 LENGTH = 42
-
-
-def full(*values):
-    return pytest.param(*values, marks=pytest.mark.full)
-
-
-def longest(*values):
-    return pytest.param(*values, marks=pytest.mark.endurance)
 
 
 def build(encoding):
@@ -62,9 +55,9 @@ def read(model, tokens):
         ("bam", (1, 1, 2, 4)),
         longest("bam", (2, 1, 1, 3)),
         longest("pope", (3, 1, 2, 1)),
-        full("bam", (1, 2, 2, 2)),
+        longest("bam", (1, 2, 2, 2)),
         full("cable", (1, 1, 2, 4)),
-        full("selective_rope", (1, 1, 1, 8)),
+        longest("selective_rope", (1, 1, 1, 8)),
         longest("inkling:window=9/rope", (1, 1, 2, 4)),
     ],
 )

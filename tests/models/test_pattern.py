@@ -15,6 +15,7 @@ from bam_jax.attention import BACKENDS
 from bam_jax.config import Config, ModelConfig
 from bam_jax.models import transformer as models
 from bam_jax.system.errors import UserError
+from tests.marks import full
 
 VOCAB, T = 24, 12
 TINY = ModelConfig(layers=6, width=16, heads=4, kv_heads=2, hidden=16, dtype="float32")
@@ -24,10 +25,6 @@ SEGMENT = np.array([[1] * 7 + [2] * 5, [1] * 4 + [2] * 6 + [0] * 2])
 # Places that differ in numbers alone, and places with formulas and parameters of their own, in two runs.
 TURNING = "rope:window=3/p_rope:share=0.5,base=100/nope:log_temperature=0.5,log_temperature_start=3"
 FORMULAS = "rope:window=4,ssmax=on/bam:init=spread,window=5/bam:init=spread,window=5"
-
-
-def full(*values):
-    return pytest.param(*values, marks=pytest.mark.full)
 
 
 def build(encoding, move=True, **changes):

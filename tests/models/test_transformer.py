@@ -18,6 +18,7 @@ from bam_jax.models import transformer as models
 from bam_jax.models.embedding import embed_texts
 from bam_jax.system.errors import UserError
 from bam_jax.training import losses
+from tests.marks import full
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 VOCAB, T = 24, 12
@@ -29,10 +30,6 @@ ALIKE = {
     *("kerple_log", "kerple_power", "nape", "nope", "rope_ntk", "rope_pi", "rope_yarn", "sandwich", "student_t", "t5"),
     *("rope_llama3", "t5_distance", "bam_mixture"),
 }
-
-
-def full(*values):
-    return pytest.param(*values, marks=pytest.mark.full)
 
 
 def build(encoding="bam", ssmax="off", context=T, **sizes):

@@ -18,6 +18,7 @@ from bam_jax.models import per_device, transformer
 from bam_jax.parallel import sharding
 from bam_jax.system.errors import UserError
 from bam_jax.training.step import define_training, make_step, state_shardings, with_shardings
+from tests.marks import longest
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.py"))
@@ -238,11 +239,6 @@ def drawn(config):
 
 MESHES = [(8, 1, 1, 1), (2, 2, 2, 1), (1, 1, 2, 4), (1, 1, 1, 8)]
 METHODS = {"bam": "", "cable": "encoding=cable ssmax=off", "rope": "encoding=rope ssmax=off"}
-
-
-def longest(*values):
-    """A case that only the longest suite takes."""
-    return pytest.param(*values, marks=pytest.mark.endurance)
 
 
 EACH = list(zip(MESHES, [*METHODS, "cable"], strict=True))

@@ -16,7 +16,8 @@ from bam_jax.attention.logits import skipping
 from bam_jax.attention.logits.mask import visible
 from bam_jax.attention.logits.scoring import bias_table
 from bam_jax.biases.base import bias
-from tests.attention.common import close, full, normals, slopes
+from tests.attention.common import close, normals, slopes
+from tests.marks import full
 
 B, T, H, D = 2, 48, 2, 4
 PRIORS = {

@@ -8,7 +8,8 @@ import pytest
 from bam_jax import biases
 from bam_jax.attention import Scoring, Tokens, attention
 from bam_jax.attention.pallas import gpu_strips
-from tests.attention.common import H, Lying, drawn, full, normals, slopes
+from tests.attention.common import H, Lying, drawn, normals, slopes
+from tests.marks import full
 
 
 def parts_of_a_head(bias, head, offset):

@@ -18,7 +18,8 @@ from bam_jax.attention import EMPTY, Cache, Dropout, Mask, Scoring, Tiling, Toke
 from bam_jax.attention.logits import tile
 from bam_jax.attention.pallas import strips, tpu_grid
 from benchmarks.tpu_static import CHIPS, compile_for
-from tests.attention.common import BIASES, MIXTURES, SUMS, Cauchy, H, Odd, close, drawn, full, normals, slopes
+from tests.attention.common import BIASES, MIXTURES, SUMS, Cauchy, H, Odd, close, drawn, normals, slopes
+from tests.marks import full
 
 K = 2
 vector = lambda *n: jnp.linspace(0.1, 1.0, H * int(np.prod(n))).reshape(H, *n)

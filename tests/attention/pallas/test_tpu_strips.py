@@ -10,7 +10,8 @@ import pytest
 from bam_jax import biases
 from bam_jax.attention import EMPTY, Scoring, Tiling, Tokens, attend, attention
 from bam_jax.attention.pallas import strips
-from tests.attention.common import Lying, close, full, normals, slopes
+from tests.attention.common import Lying, close, normals, slopes
+from tests.marks import full
 
 H = 2
 
