@@ -100,7 +100,7 @@ def tiled_forward(
     """`forward` by the kernel, with the bias in strips, or without a shift as a formula."""
     pipeline = TilePipeline.of(q, k, v, scoring, tiling, shift)
     kernel = Kernel("forward", _forward_start, _forward_step, _forward_finish, _FORWARD_WIDTH)
-    (out,), (lse,) = pipeline.over_keys(kernel, (pipeline.q,), pipeline.queries, matrices=1, vectors=1)
+    (out,), (lse,) = pipeline.over_keys(kernel, (pipeline.q,), pipeline.queries, matrices=[jnp.float32], vectors=1)
     return out[:, : q.shape[1], :, : q.shape[3]], lse[:, :, : q.shape[1]]
 
 
@@ -169,8 +169,10 @@ def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Ar
         functools.partial(_gradient_finish, (pipeline.content.scaled, _as_it_is)),
         _BACKWARD_WIDTH,
     )
-    (dq,), d_query = query_pipeline.over_keys(query_kernel, matrices, vectors, matrices=1, vectors=query_sums)
-    of_query_heads, d_key = pipeline.over_queries(key_kernel, matrices, vectors, matrices=2, vectors=key_sums)
+    (dq,), d_query = query_pipeline.over_keys(query_kernel, matrices, vectors, matrices=[q.dtype], vectors=query_sums)
+    # Those of several query heads are rounded once, after they are summed.
+    kind = q.dtype if q.shape[2] == k.shape[2] else jnp.float32
+    of_query_heads, d_key = pipeline.over_queries(key_kernel, matrices, vectors, matrices=[kind] * 2, vectors=key_sums)
     dk, dv = (x.reshape(*x.shape[:2], k.shape[2], -1, x.shape[3]).sum(3) for x in of_query_heads)
 
     d_scoring = sums.cotangent(d_query, d_key, q.shape[2])

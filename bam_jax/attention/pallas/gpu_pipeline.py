@@ -6,7 +6,7 @@ along a row, inside four threads. The streamed side passes by in blocks that bot
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -36,9 +36,9 @@ from bam_jax.system.platform import platform
 _COMPUTING = 2
 _HELD = _COMPUTING * TILE_ROWS  # tokens that a block of threads holds
 
-# Bytes of a row of shared memory, permuted so that the tensor cores read eight rows without two meeting in a bank.
-_SWIZZLE = 128
-_WIDTH = 64  # Head widths are padded to multiples of it: a swizzled row of two-byte numbers.
+# Bytes of a row of shared memory, permuted so that the tensor cores read eight rows without two meeting in a bank. A matrix is
+# as many such rows wide as it takes; the longest is best. Head widths are padded to the shortest.
+_SWIZZLES = 128, 64, 32
 
 _STAGES = 2  # Buffers of each operand: tiles are computed from one while the other is filled.
 
@@ -127,20 +127,21 @@ class TilePipeline:
         block_q, block_k = measured_tiles.fill(tiling, q, k).blocks(_HELD, _HELD)
         if block_q % _HELD or block_k % _HELD:
             raise ValueError(f"tiles on a GPU are multiples of {_HELD} queries and keys, got {block_q} x {block_k}")
-        k, v = mask_nonfinite(k, v)
+        marked_k, marked_v = mask_nonfinite(k, v)
         whole = skipping.padded(scoring, block_q, block_k)
         queries, keys = tile.sides(whole)
         formula = scoring.bias if shift is None else Uniform()
         parameters = tile.Parameters.of(formula)
         return cls(
             pad(q, block_q),
-            pad(k, block_k),
-            pad(v, block_k),
+            pad(marked_k, block_k),
+            pad(marked_v, block_k),
             queries,
             keys,
             parameters.table(formula, q.shape[2]),
             parameters,
-            *skipping.runs(q, k, whole, tiling.skip, block_q, block_k),
+            # By the keys as they came, so that marking and padding are one pass over them.
+            *skipping.runs(q, k, whole, tiling.skip, block_q, block_k, v),
             skipping.whole_runs(q, k, whole, block_q, block_k),
             block_q,
             block_k,
@@ -149,15 +150,17 @@ class TilePipeline:
         )
 
     def over_keys(
-        self, kernel: Kernel, query_matrices: tuple, query_vectors: Any, *, matrices: int, vectors: int
+        self, kernel: Kernel, query_matrices: tuple, query_vectors: Any, *, matrices: Sequence[Any], vectors: int
     ) -> tuple[list[Array], list[Array]]:
         """Run a kernel that holds queries and walks over the keys that they need.
 
         Args:
             query_matrices, query_vectors: [B, T, H, D], and a tree of [#B, #H, 1, T].
+            matrices: the type of each matrix that the kernel makes, that of the operands or float32.
+            vectors: how many it makes.
 
         Returns:
-            Matrices [B, T, H, D] and vectors [B, H, T], in float32.
+            Matrices [B, T, H, D], and vectors [B, H, T] in float32.
         """
         stationary = _Side(query_matrices, query_vectors, self.block_q)
         streamed = _Side((self.k, self.v), self.keys, self.block_k)
@@ -165,13 +168,13 @@ class TilePipeline:
         return _Walk(self, kernel, stationary, streamed, *runs, matrices, vectors).run()
 
     def over_queries(
-        self, kernel: Kernel, query_matrices: tuple, query_vectors: Any, *, matrices: int, vectors: int
+        self, kernel: Kernel, query_matrices: tuple, query_vectors: Any, *, matrices: Sequence[Any], vectors: int
     ) -> tuple[list[Array], list[Array]]:
-        """Run a kernel that holds keys, for each query head, and walks over the queries that need them.
+        """Run a kernel that holds keys, for each query head, and walks over the queries that need them; see `over_keys`.
 
         Returns:
-            Matrices [B, S, H, D] and vectors [B, H, S], in float32, still to be summed over the query heads of a key head:
-            threads of several blocks would otherwise have to add to the same numbers.
+            Matrices [B, S, H, D] and vectors [B, H, S], still to be summed over the query heads of a key head: threads of
+            several blocks would otherwise have to add to the same numbers.
         """
         stationary = _Side((self.k, self.v), self.keys, self.block_k)
         streamed = _Side(query_matrices, query_vectors, self.block_q)
@@ -189,8 +192,8 @@ class _Walk:
     streamed: _Side
     runs: Runs  # of blocks of the streamed side, for each stationary one
     whole: Runs  # of those without hidden pairs
-    matrices: int  # how many of each the kernel makes
-    vectors: int
+    matrices: Sequence[Any]  # the types of those that the kernel makes
+    vectors: int  # how many it makes
 
     def run(self) -> tuple[list[Array], list[Array]]:
         """The kernel's matrices and vectors."""
@@ -218,11 +221,11 @@ class _Walk:
             self._body(add, of_strips, inputs, arrays[len(leaves) :], held_memory, landed)
 
         (batch, _, heads, width), length = self.tiles.q.shape, self.stationary.matrices[0].shape[1]
-        matrix = jax.ShapeDtypeStruct((batch, length, heads, width), jnp.float32)
+        matrices = [jax.ShapeDtypeStruct((batch, length, heads, width), dtype) for dtype in self.matrices]
         vector = jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)
         run = plgpu.kernel(
             body,
-            out_type=typed([matrix] * self.matrices + [vector] * self.vectors, self.stationary.matrices[0]),
+            out_type=typed(matrices + [vector] * self.vectors, self.stationary.matrices[0]),
             scratch_types=[
                 [
                     plgpu.SMEM((_COMPUTING, TILE_ROWS, width), self.tiles.q.dtype, transforms=self._swizzled)
@@ -242,14 +245,16 @@ class _Walk:
         )
         with jax.enable_x64(False):  # The pipeline's counters are int32 whatever the user's default.
             results = run(*leaves)
-        return results[: self.matrices], results[self.matrices :]
+        return results[: len(matrices)], results[len(matrices) :]
 
     @property
     def _swizzled(self) -> tuple:
         """The order of a matrix in shared memory that the tensor cores read: 8 rows of 128 bytes at a time."""
         tiled: Any = plgpu.TilingTransform
         swizzle: Any = plgpu.SwizzleTransform
-        return tiled((8, _SWIZZLE // self.tiles.q.dtype.itemsize)), swizzle(_SWIZZLE)
+        size = self.tiles.q.dtype.itemsize
+        row = next(n for n in _SWIZZLES if self.tiles.q.shape[3] * size % n == 0)
+        return tiled((8, row // size)), swizzle(row)
 
     @functools.cached_property
     def _strips(self) -> PairedStrips | None:
@@ -291,7 +296,7 @@ class _Walk:
             along_rows = jax.tree.map(load, inputs.held_vectors)
             plgpu.barrier_wait(landed.at[group])
             _, state = loop((along_rows, self.kernel.start(self.tiles.q.shape[3])))
-            self._store(state, outputs, b, h, tokens)
+            self._store(state, mine, outputs, b, h, tokens)
 
         def step(at: tuple, matrices: tuple, vectors: Any, strips: Any, carry: tuple) -> Any:
             along_rows, state = carry
@@ -338,13 +343,27 @@ class _Walk:
         number = lambda m: table.index(start + m, n) if self._holds_keys else table.index(n, start + m)
         return plgpu.BlockSpec(((1 + len(self.kernel.slopes)) * PIECES, table.piece), lambda m: (number(m), 0))
 
-    def _store(self, state: Any, outputs: list, b: Array, h: Array, tokens: Any) -> None:
-        """Write what the kernel makes of its state, straight from registers."""
+    def _store(self, state: Any, mine: list, outputs: list, b: Array, h: Array, tokens: Any) -> None:
+        """Write what the kernel makes of its state: float32 straight from registers, matrices of operands' type as blocks.
+
+        These leave from the shared memory of this warpgroup's stationary matrices, which nobody reads any more.
+        """
         matrices, vectors = self.kernel.finish(state)
-        for target, x in zip(outputs[: self.matrices], matrices, strict=True):
-            target[b, tokens, h] = x
-        for target, x in zip(outputs[self.matrices :], vectors, strict=True):
+        count, leaving = len(self.matrices), []
+        for target, x, memory in zip(outputs[:count], matrices, mine, strict=False):
+            part = target.at[b, tokens, h]
+            if target.dtype == memory.dtype:
+                memory[...] = x.astype(memory.dtype)
+                leaving.append((memory, part))
+            else:  # "optimized" is about whole lines of a cache, which a row of 48 numbers does not fill
+                plgpu.store(part, x, optimized=False)
+        for target, x in zip(outputs[count:], vectors, strict=True):
             target[b, h, tokens] = x
+        if leaving:
+            plgpu.commit_smem()
+            for memory, part in leaving:
+                plgpu.copy_smem_to_gmem(memory, part)
+            plgpu.wait_smem_to_gmem(0)
 
     def _matrix(self, ref: Any, b: Array, h: Array) -> Any:
         """The matrix [length, D] of a batch index and query head."""
@@ -363,4 +382,6 @@ class _Walk:
 
 def pad(x: Array, block: int) -> Array:
     """Pad [B, T, H, D] to whole blocks of tokens and swizzled rows."""
-    return jnp.pad(x, ((0, 0), (0, -x.shape[1] % block), (0, 0), (0, -x.shape[3] % _WIDTH)))
+    return jnp.pad(
+        x, ((0, 0), (0, -x.shape[1] % block), (0, 0), (0, -x.shape[3] % (_SWIZZLES[-1] // x.dtype.itemsize)))
+    )
