@@ -137,6 +137,23 @@ def test_a_mapped_choice_between_strips_and_a_formula_compiles_for_an_h100():
 
 
 @needs_compiler
+@pytest.mark.parametrize("width", [16, 80])
+def test_memory_holds_no_padded_operand_and_no_wide_gradient(width):
+    """Beside the operands: keys and values that are marked, and the output in float32, which are four times the queries."""
+    q, k, v, whole = gpu_static.operand_shapes("ggd", width, length=512)
+    q = k = v = jax.ShapeDtypeStruct((64, *q.shape[1:]), q.dtype)
+    whole = dataclasses.replace(whole, queries=Tokens(jnp.arange(512)[None], consecutive=True))
+    whole = dataclasses.replace(whole, keys=whole.queries)
+
+    def gradients(q, k, v, bias, d_out):
+        run = lambda q, k, v, bias: attention(q, k, v, dataclasses.replace(whole, bias=bias), backend="pallas_gpu")
+        return jax.vjp(run, q, k, v, bias)[1](d_out)
+
+    compiled = gpu_static.compile_for_h100(gradients, q, k, v, whole.bias, q)
+    assert compiled.memory_analysis().temp_size_in_bytes < 5 * q.size * q.dtype.itemsize
+
+
+@needs_compiler
 @pytest.mark.parametrize("name", ["ggd", "cable"])
 def test_one_query_starts_few_programs_and_copies_no_cache(name):
     _, k, v, whole = gpu_static.operand_shapes(name, 128, length=32768)
