@@ -1,6 +1,8 @@
 """Count what the compiler makes of the GPU kernels for an H100, without one.
 
-It counts registers, spills, shared memory and the instructions for each logit; nothing runs.
+It counts registers, spills, shared memory and the instructions for each logit, and of a whole call the kernels that it starts
+and the bytes that they read and write; nothing runs. Where tokamax is installed (the extra `bench`), its kernels stand beside
+ours.
 
     python -m benchmarks.gpu_static --out=benchmarks/records/h100_compiled.json
     python -m benchmarks.gpu_static --bias uniform ggd alibi cable sandwich --out=benchmarks/records/gpu_static.json
@@ -17,7 +19,10 @@ import argparse
 import contextlib
 import functools
 import importlib.metadata
+import importlib.util
+import itertools
 import json
+import math
 import os
 import pathlib
 import re
@@ -31,7 +36,7 @@ import jax.numpy as jnp
 from jax.experimental import topologies
 
 from bam_jax import biases
-from bam_jax.attention import Mask, Scoring, Tiling, Tokens
+from bam_jax.attention import Mask, Scoring, Tiling, Tokens, attention
 from bam_jax.attention.logits import tile
 from bam_jax.attention.logits.scoring import Differentiable, Residuals
 from bam_jax.attention.pallas import gpu, strips
@@ -41,6 +46,8 @@ from benchmarks import sass
 
 NOTE = "Compiled on a CPU for an H100 by `python -m benchmarks.gpu_static`. Nothing ran on a chip."
 HEADS, KEY_HEADS, LENGTH = 16, 4, 8192
+CALL = 144, 512, HEADS, 48
+"""Texts, tokens, heads and their width of a whole call: a layer of the papers' models of 120M parameters."""
 
 # An H100 as XLA describes it; written by hand, from the chip's published properties.
 H100 = """
@@ -96,9 +103,36 @@ BIASES = {
     "contextual": biases.ContextualGaussian(_head(), _head()),
 }
 """Every bias that the kernels compute, with parameters that have a shape only."""
+WHOLE = "uniform", "alibi", "ggd"
+"""Those whose whole call is measured."""
 
 
-_NO_LAUNCH = ("", "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "copy-done", "async-done")
+_FREE = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast")  # operations that start no kernel
+_NO_LAUNCH = ("", *_FREE, "copy-done", "async-done")
+_BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "f32": 4, "s32": 4, "u32": 4, "f64": 8, "s64": 8, "u64": 8}
+
+
+def traffic(program: str) -> int:
+    """Count the bytes that the kernels of a compiled program read and write, where each reads its operands once."""
+
+    def size(shape: str) -> int:
+        arrays = re.findall(r"\b([a-z]+\d*)\[([\d,]*)\]", shape)
+        return sum(_BYTES[kind] * math.prod(int(n) for n in sizes.split(",") if n) for kind, sizes in arrays)
+
+    body = program[program.index("\nENTRY ") :].splitlines()
+    sizes, total = {}, 0
+    for line in body:
+        found = re.match(r"\s+(?:ROOT )?%?([\w.\-]+) = (.*?) ([a-z\-]+)\((.*?)\)", line)
+        if found is None:
+            continue
+        name, shape, operation, operands = found.groups()
+        if operation in ("while", "conditional", "call"):
+            raise ValueError(f"not one kernel after another: {line.strip()[:200]}")
+        sizes[name] = size(shape)
+        if operation not in _NO_LAUNCH:
+            names = re.findall(r"%([\w.\-]+)", operands)
+            total += sizes[name] + sum(sizes[each] for each in names)
+    return total
 
 
 def compile_for_h100(f: Callable, *arguments: Any) -> Any:
@@ -206,29 +240,92 @@ def forms(name: str) -> list[bool]:
     return [in_strips for in_strips, can in ((True, relative), (False, formula)) if can]
 
 
-def measure(name: str, width: int, in_strips: bool, *, packed: bool = False) -> Iterator[dict]:
-    """Compile each kernel and yield what the compiler made of it.
+def tokamax_kernels(width: int) -> dict[str, tuple[Callable, tuple]]:
+    """The same of tokamax's kernels for Hopper, causal and without a bias."""
+    # tokamax's public attention asks for a chip before it takes them.
+    from tokamax._src.ops.attention import pallas_mosaic_gpu_kernel_sm90 as ahead
+    from tokamax._src.ops.attention import pallas_mosaic_gpu_vjp_common as common
+    from tokamax._src.ops.attention import pallas_mosaic_gpu_vjp_kernel_sm90 as back
+
+    kind = jnp.dtype(jnp.bfloat16)
+    q, k = (jax.ShapeDtypeStruct((LENGTH, heads, width), kind) for heads in (HEADS, KEY_HEADS))
+    row = _number(HEADS, LENGTH)
+    shared = {"logits_scale": width**-0.5, "logits_soft_cap": None, "is_causal": True}
+
+    def forward(q: Any, k: Any, v: Any) -> Any:
+        config = ahead.Config(block_q=64, block_kv=128, num_stages=2)
+        rest = {"out_dtype": kind, "normalize_output": True, "return_residuals": True, "use_stable_softmax": True}
+        return ahead.flash_attention_kernel(
+            q, k, v, None, None, None, None, **shared, **rest, rescale_threshold=1.0, config=config
+        )
+
+    def backward(q: Any, k: Any, v: Any, top: Any, total: Any, out: Any, d_out: Any) -> Any:
+        tiles = {f"block_{side}_{kernel}": 64 for side in ("q", "kv") for kernel in ("dq", "dkv")}
+        config = common.Config(num_stages=2, **tiles)
+        return back.flash_attention_vjp_kernel(
+            q, k, v, (top, total), out, d_out, None, None, None, None, **shared, ds_dtype=None, config=config
+        )
+
+    operands = q, k, k, row, row, q, q
+    return {
+        "forward": (forward, (q, k, k)),
+        "query_gradients": (lambda *x: backward(*x)[0], operands),
+        "key_gradients": (lambda *x: backward(*x)[1:3], operands),
+    }
+
+
+def measure(kernels: dict[str, tuple[Callable, tuple]], **setting: Any) -> Iterator[dict]:
+    """Compile each kernel and yield what the compiler made of it, after the setting.
 
     That is the registers of a thread, bytes that a thread spills, bytes of shared memory, and a thread's instructions for each
     logit of a tile, in all and by pipe; see `sass.per_logit`.
     """
-    for kernel, (f, arguments) in kernels(*operand_shapes(name, width, packed=packed), in_strips=in_strips).items():
+    for kernel, (f, arguments) in kernels.items():
         with _captured_output() as captured:
             compile_for_h100(f, *arguments)
         if "Used" not in captured[0]:  # one that was compiled before: in strips, kernels of many biases are the same
             continue
         last = lambda pattern, text=captured[0]: int(re.findall(pattern, text)[-1])
         yield {
-            "bias": name,
-            "head_width": width,
-            "packed": packed,
-            "strips": in_strips,
+            **setting,
             "kernel": kernel,
             "registers": last(r"Used (\d+) registers"),
             "spill_stores": last(r"(\d+) bytes spill stores"),
             "spill_loads": last(r"(\d+) bytes spill loads"),
             "shared_memory": last(r"smem_scratch_bytes=(\d+)"),
             **sass.per_logit(captured[0]),
+        }
+
+
+def measure_call(name: str) -> Iterator[dict]:
+    """Compile a whole call with causal rows of one document, alone and with gradients, and yield what it takes.
+
+    That is the kernels that it starts, gigabytes that they read and write, and gigabytes of memory beside operands and results.
+    """
+    batch, length, heads, width = CALL
+    x = jax.ShapeDtypeStruct((batch, length, heads, width), jnp.bfloat16)
+
+    def forward(position: Any, q: Any, k: Any, v: Any, bias: Any) -> Any:
+        tokens = Tokens(position, consecutive=True)
+        return attention(q, k, v, Scoring(bias, tokens, tokens), backend="pallas_gpu")
+
+    def both(position: Any, d_out: Any, *operands: Any) -> Any:
+        out, vjp = jax.vjp(functools.partial(forward, position), *operands)
+        return out, vjp(d_out)
+
+    position = jax.ShapeDtypeStruct((1, length), jnp.int32)
+    operands = x, x, x, BIASES[name]
+    both_arguments = position, x, *operands
+    for gradients, f, arguments in ((False, forward, (position, *operands)), (True, both, both_arguments)):
+        with _captured_output():  # the disassembly of each kernel
+            compiled = compile_for_h100(f, *arguments)
+        program = compiled.as_text()
+        yield {
+            "bias": name,
+            "gradients": gradients,
+            "launches": launches(program),
+            "traffic": round(traffic(program) / 1e9, 2),
+            "temporary": round(compiled.memory_analysis().temp_size_in_bytes / 1e9, 2),
         }
 
 
@@ -278,19 +375,29 @@ def main(argv: Sequence[str]) -> None:
         import jax_plugins.xla_cuda13  # noqa: F401
     except ImportError as error:
         raise errors.UserError(f"the compiler for GPUs is missing: {extras.remedy('compilers')}") from error
-    settings = [
-        (name, width, packed) for name in options.bias for width, packed in ((64, False), (128, False), (64, True))
-    ]
-    records = []
-    for name, width, packed in settings:
+    records: list[dict] = []
+    calls: list[dict] = []
+
+    def note(record: dict, among: list) -> None:
+        print("  ".join(f"{key} {value}" for key, value in record.items()), flush=True)
+        among.append(record)
+
+    for name, (width, packed) in itertools.product(options.bias, ((64, False), (128, False), (64, True), (48, False))):
         for in_strips in forms(name):
-            for record in measure(name, width, in_strips, packed=packed):
-                print("  ".join(f"{key} {value}" for key, value in record.items()), flush=True)
-                records.append(record)
-    shape = {"heads": HEADS, "key_heads": KEY_HEADS, "length": LENGTH, "dtype": "bfloat16"}
-    lines = ",\n".join(f"    {json.dumps(record)}" for record in records)
-    head = json.dumps({"note": NOTE, "jax": jax.__version__, **shape}, indent=2)[:-2]
-    options.out.write_text(f'{head},\n  "kernels": [\n{lines}\n  ]\n}}\n')
+            each = kernels(*operand_shapes(name, width, packed=packed), in_strips=in_strips)
+            setting = {"bias": name, "head_width": width, "packed": packed, "strips": in_strips}
+            for record in measure(each, **setting):
+                note(record, records)
+    for width in (64, 128) if importlib.util.find_spec("tokamax") else ():
+        for record in measure(tokamax_kernels(width), bias="none, tokamax", head_width=width):
+            note(record, records)
+    for name in (name for name in options.bias if name in WHOLE):
+        for record in measure_call(name):
+            note(record, calls)
+    shape = {"heads": HEADS, "key_heads": KEY_HEADS, "length": LENGTH, "dtype": "bfloat16", "call": CALL}
+    lines = lambda records: ",\n".join(f"    {json.dumps(record)}" for record in records)
+    head = json.dumps({"note": NOTE, "jax": jax.__version__, **shape})[:-1]
+    options.out.write_text(f'{head},\n  "kernels": [\n{lines(records)}\n  ],\n  "calls": [\n{lines(calls)}\n  ]\n}}\n')
 
 
 if __name__ == "__main__":

@@ -24,13 +24,17 @@ class _Instruction(NamedTuple):
 def per_logit(disassembly: str) -> dict[str, float]:
     """Count a thread's instructions on one tile, in all and by pipe, divided by its logits there.
 
-    The shortest path through the loop over tiles is counted, which is that of a tile without hidden pairs.
+    The shortest path through the loop over tiles is counted, which is that of a tile without hidden pairs. A kernel may have a
+    loop of its own for those.
     """
     code, labels = _parse(disassembly)
-    path = max((_shortest(code, labels, *loop) for loop in _loops(code, labels)), key=len)
-    products = [re.match(r"HGMMA\.64x(\d+)x", code[n].name) for n in path if code[n].name.startswith("HGMMA")]
-    assert products[0] is not None
-    logits = int(products[0].group(1)) // 2  # of 64 rows, in 128 threads; the first product is that of queries and keys
+    paths = [_shortest(code, labels, *loop) for loop in _loops(code, labels)]
+    products = lambda path: [code[n].name for n in path if code[n].name.startswith("HGMMA")]
+    whole = max(len(products(path)) for path in paths)
+    path = min((path for path in paths if len(products(path)) == whole), key=len)
+    first = re.match(r"HGMMA\.64x(\d+)x", products(path)[0])
+    assert first is not None
+    logits = int(first.group(1)) // 2  # of 64 rows, in 128 threads; the first product is that of queries and keys
     of = {name: pipe for pipe, names in _PIPES.items() for name in names}
     counts = collections.Counter(of.get(code[n].name.split(".")[0], "other") for n in path)
     counted = {pipe: round(counts[pipe] / logits, 2) for pipe in (*_PIPES, "other")}
