@@ -159,13 +159,13 @@ def logits_table(
 def mask_nonfinite(
     k: Float[Array, "... D"], v: Float[Array, "... D"]
 ) -> tuple[Float[Array, "... D"], Float[Array, "... D"]]:
-    """Keys that are NaN where their value is not finite, and values that are 0 there.
+    """Keys that are NaN where their value is not finite, and values with 0 in place of numbers that are not.
 
     A weight of 0 does not hide a value that is NaN, since 0 times NaN is NaN. The mask does hide the logit of a key that is
     NaN. So the key carries it for both: who sees it becomes NaN, who does not never meets it.
     """
-    finite = jnp.isfinite(v).all(-1, keepdims=True)
-    return jnp.where(finite, k, jnp.nan), jnp.where(finite, v, 0)
+    finite = jnp.isfinite(v)
+    return jnp.where(finite.all(-1, keepdims=True), k, jnp.nan), jnp.where(finite, v, 0)
 
 
 class Differentiable(NamedTuple):
