@@ -98,6 +98,13 @@ def attention_as_it_is(request):
     op._compiled.clear_cache()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def programs_of_one_module():
+    """Drops compiled programs behind each module: every one that lives slows down the compiler of the next."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
