@@ -89,9 +89,14 @@ def test_one_query_is_nan_where_what_it_sees_is(backend, far, case):
 
 
 @pytest.mark.parametrize("length", [1, 600])
-@pytest.mark.parametrize("where", ["k", "v", "coordinate"])
-def test_a_far_nan_of_a_long_row_is_seen(where, length, rng):
-    """XLA's CPU backend loses NaN in the maximum of many numbers, and with it would be lost that a block is needed."""
+@pytest.mark.parametrize(
+    ("where", "soft_cap"), [("k", None), ("v", None), ("coordinate", None), ("k", 2.0), ("v", 2.0)]
+)
+def test_a_far_nan_of_a_long_row_is_seen(where, soft_cap, length, rng):
+    """XLA's CPU backend loses NaN in the maximum of many numbers, and with it would be lost that a block is needed.
+
+    A cap of logits caps no NaN.
+    """
     q, k, v = normals(rng, (1, length, 2, 8), (1, 2000, 2, 8), (1, 2000, 2, 8))
     coordinate = jnp.arange(2000.0)[None, None]
     if where == "coordinate":
@@ -102,7 +107,8 @@ def test_a_far_nan_of_a_long_row_is_seen(where, length, rng):
         v = v.at[0, 7, :, 3].set(jnp.nan)
     position = jnp.arange(2000)[None]
     queries = Tokens(position[:, -length:], coordinate=jnp.arange(2000.0)[None, None, -length:])
-    scoring = Scoring(biases.ALiBi(jnp.full(2, 5.0)), queries, Tokens(position, coordinate=coordinate))
+    keys = Tokens(position, coordinate=coordinate)
+    scoring = Scoring(biases.ALiBi(jnp.full(2, 5.0)), queries, keys, soft_cap=soft_cap)
     assert np.isnan(attention(q, k, v, scoring, backend="chunked", tiling=Tiling(block_k=128))).all()
 
 

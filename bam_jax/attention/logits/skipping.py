@@ -239,11 +239,14 @@ def _negligible(queries: Extents, keys: Extents, scoring: Scoring, skip: float |
 def _content(queries: Extents, keys: Extents, scoring: Scoring) -> Array:
     """At least abs(t_i cap(scale q_i . k_j)) of each tile, [H, N, M].
 
-    By Cauchy-Schwarz it is at most abs(t_i) scale |q_i| |k_j|, and a soft cap keeps it at or below abs(t_i) times the cap.
+    By Cauchy-Schwarz it is at most abs(t_i) scale |q_i| |k_j|, and a soft cap keeps it at or below abs(t_i) times the cap. A norm
+    that is not finite stands for a number that is not, of which no cap makes one.
     """
     norms, theirs = across(queries.norm, keys.norm)
     content = norms * theirs
-    return content if scoring.soft_cap is None else jnp.minimum(content, _heat(queries) * scoring.soft_cap)
+    if scoring.soft_cap is None:
+        return content
+    return jnp.where(jnp.isfinite(theirs), jnp.minimum(content, _heat(queries) * scoring.soft_cap), jnp.inf)
 
 
 def _heat(queries: Extents) -> Array:
