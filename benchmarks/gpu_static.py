@@ -285,6 +285,7 @@ def measure(kernels: dict[str, tuple[Callable, tuple]], **setting: Any) -> Itera
             compile_for_h100(f, *arguments)
         if "Used" not in captured[0]:  # one that was compiled before: in strips, kernels of many biases are the same
             continue
+        assert captured[0].count(" registers") == 1, "one kernel at a time"
         last = lambda pattern, text=captured[0]: int(re.findall(pattern, text)[-1])
         yield {
             **setting,

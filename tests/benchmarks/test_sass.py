@@ -34,7 +34,8 @@ def test_the_shortest_path_through_the_loop_over_tiles_is_counted():
 
 def test_of_two_loops_over_tiles_the_one_without_a_mask_is_counted():
     masked = DISASSEMBLY[DISASSEMBLY.index(".L_x_2:") : DISASSEMBLY.index("EXIT")]
-    for old, new in ((".L_x_2", ".L_x_4"), (".L_x_3", ".L_x_5"), ("               @!P1 BRA `(.L_x_5) ;", "   NOP ;")):
+    for old, new in ((".L_x_2", ".L_x_4"), (".L_x_3", ".L_x_5"), ("@!P1 BRA `(.L_x_5) ;", "     NOP ;")):
+        assert old in masked
         masked = masked.replace(old, new)
     ahead, whole = DISASSEMBLY.split(".L_x_2:")
     assert sass.per_logit(f"{ahead}{masked}NOP ;\n.L_x_2:{whole}") == sass.per_logit(DISASSEMBLY)

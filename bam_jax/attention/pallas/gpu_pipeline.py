@@ -355,8 +355,10 @@ class _Walk:
             if target.dtype == memory.dtype:
                 memory[...] = x.astype(memory.dtype)
                 leaving.append((memory, part))
-            else:  # "optimized" is about whole lines of a cache, which a row of 48 numbers does not fill
+            elif hasattr(plgpu, "store"):  # "optimized" is about whole lines of a cache, which 48 numbers do not fill
                 plgpu.store(part, x, optimized=False)
+            else:  # jax 0.11, which never is
+                part[...] = x
         for target, x in zip(outputs[count:], vectors, strict=True):
             target[b, h, tokens] = x
         if leaving:

@@ -137,7 +137,7 @@ def test_a_mapped_choice_between_strips_and_a_formula_compiles_for_an_h100():
 
 
 @needs_compiler
-@pytest.mark.parametrize("width", [16, 80])
+@pytest.mark.parametrize("width", [16, 80, 96])
 def test_memory_holds_no_padded_operand_and_no_wide_gradient(width):
     """Beside the operands: keys and values that are marked, and the output in float32, which are four times the queries."""
     q, k, v, whole = gpu_static.operand_shapes("ggd", width, length=512)
