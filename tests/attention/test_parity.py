@@ -509,7 +509,7 @@ def marked(case):
     """The case with the suite that takes it.
 
     The default has every eighth pair of settings on blocks, and every ninth on a TPU's kernels. `full`, and `hopper` for GPUs,
-    have a third of all, `endurance` the others.
+    have a sixth of all, `endurance` the others.
     """
     pairs = [on(case.backend, pair) for pair in (*PAIRS, *OTHERS)]
     place = pairs.index(case) if case in pairs else 0
@@ -517,7 +517,7 @@ def marked(case):
     later = place % (9 if case.backend in WIDEST else 8) > 0
     later |= case in [on(case.backend, other) for other in DROPOUT[1 + (case.backend == "chunked") :]]
     later |= case in MIXED[4:]
-    suite = pytest.mark.endurance if place % 3 else pytest.mark.hopper if slow else pytest.mark.full
+    suite = pytest.mark.endurance if place % 6 else pytest.mark.hopper if slow else pytest.mark.full
     return pytest.param(case, marks=[*[suite] * (later or slow), *devices(case.backend)])
 
 

@@ -175,7 +175,8 @@ TRANSFORMS = {
 DERIVATIVES = {"jvp": forwards, "Hessian times a vector": hessian, "export of a symbolic batch": exported}
 ALL = TRANSFORMS | DERIVATIVES
 
-# The default run takes half of them on one backend, and of the others those that their loops and tables are in the way of.
+# The default run takes half of them on one backend, and of the others those that their loops and tables are in the way of;
+# `full` has a TPU's kernels, and a third of the others.
 CASES = [*((name, "ggd") for name in BACKENDS), ("chunked", "cable")]
 SHORT = {
     ("chunked", "ggd"): ["shard_map", "shard_map outside of jit", "auto axes", "vmap and remat of explicit axes"],
@@ -209,7 +210,10 @@ def mapped(backend, prior, name):
 def mark(backend, prior, name):
     if backend == "pallas_gpu":
         return pytest.mark.hopper
-    return () if name in SHORT.get((backend, prior), ()) else pytest.mark.full
+    if name in SHORT.get((backend, prior), ()):
+        return ()
+    third = (list(ALL).index(name) + CASES.index((backend, prior))) % 3 == 0
+    return pytest.mark.full if backend == "pallas_tpu" or (third and backend != "reference") else pytest.mark.endurance
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from bam_jax.config import Config, MeshConfig, ModelConfig
 from bam_jax.models import generate, transformer
 from bam_jax.parallel import sharding
 from bam_jax.system.errors import UserError
-from tests.marks import full, longest
+from tests.marks import longest
 
 SIZES = ModelConfig(layers=2, width=32, heads=4, kv_heads=2, hidden=32, dtype="float32", sinks=True)
 LENGTH = 42
@@ -56,7 +56,7 @@ def read(model, tokens):
         longest("bam", (2, 1, 1, 3)),
         longest("pope", (3, 1, 2, 1)),
         longest("bam", (1, 2, 2, 2)),
-        full("cable", (1, 1, 2, 4)),
+        longest("cable", (1, 1, 2, 4)),
         longest("selective_rope", (1, 1, 1, 8)),
         longest("inkling:window=9/rope", (1, 1, 2, 4)),
     ],

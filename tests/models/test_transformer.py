@@ -18,13 +18,13 @@ from bam_jax.models import transformer as models
 from bam_jax.models.embedding import embed_texts
 from bam_jax.system.errors import UserError
 from bam_jax.training import losses
-from tests.marks import full
+from tests.marks import full, longest
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 VOCAB, T = 24, 12
 TINY = ModelConfig(layers=2, width=16, heads=4, hidden=16, scan=False, dtype="float32")
 
-# Encodings that differ from one that is tested in a formula alone; `-m full` takes them, too.
+# Encodings that differ from one that is tested in a formula alone; `-m endurance` takes them, too.
 ALIKE = {
     *("additive_decay", "alibi_learned", "bam_contextual", "cable_nw", "dape_cable", "fox", "gaussian", "k_cable"),
     *("kerple_log", "kerple_power", "nape", "nope", "rope_ntk", "rope_pi", "rope_yarn", "sandwich", "student_t", "t5"),
@@ -171,7 +171,7 @@ def test_what_does_not_go_together_is_refused(tokens):
             build(encoding, "effective", **sizes)
 
 
-@pytest.mark.parametrize("encoding", [full(name) if name in ALIKE else name for name in ENCODINGS])
+@pytest.mark.parametrize("encoding", [longest(name) if name in ALIKE else name for name in ENCODINGS])
 def test_causality_documents_and_the_cache(encoding, tokens, by_pieces):
     """Later tokens change nothing, a document in a pack has the logits that it has alone, and the cache those of one pass."""
     model = build(encoding, "on", kv_heads=2)
