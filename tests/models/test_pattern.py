@@ -15,7 +15,7 @@ from bam_jax.attention import BACKENDS
 from bam_jax.config import Config, ModelConfig
 from bam_jax.models import transformer as models
 from bam_jax.system.errors import UserError
-from tests.marks import full
+from tests.marks import full, longest
 
 VOCAB, T = 24, 12
 TINY = ModelConfig(layers=6, width=16, heads=4, kv_heads=2, hidden=16, dtype="float32")
@@ -107,17 +107,17 @@ def test_every_backend_has_the_references_gradients(backend, pattern, tokens, sl
 @pytest.mark.parametrize(
     ("pattern", "changes"),
     [
-        full(TURNING, {"layers": 3}),
+        longest(TURNING, {"layers": 3}),
         ("nope:window=3/nope", {"layers": 2}),
         full(FORMULAS, {}),
-        full(TURNING, {"causal": False}),
-        pytest.param(TURNING, {"remat": True}, marks=pytest.mark.endurance),
+        longest(TURNING, {"causal": False}),
+        longest(TURNING, {"remat": True}),
         full(FORMULAS, {"remat": True, "family": "bert", "causal": False, "ssmax": "off"}),
-        full(FORMULAS, {"shared_encoding": True}),
-        full("cable/nope:ssmax=on", {"ssmax": "off"}),
-        pytest.param("cope/alibi", {"family": "gpt2"}, marks=pytest.mark.endurance),
+        longest(FORMULAS, {"shared_encoding": True}),
+        longest("cable/nope:ssmax=on", {"ssmax": "off"}),
+        longest("cope/alibi", {"family": "gpt2"}),
         full("rope/rope_ntk:factor=4/nope", {"ssmax": "on"}),
-        full("bam", {"layers": 2, "ssmax": "on", "remat": True}),
+        longest("bam", {"layers": 2, "ssmax": "on", "remat": True}),
     ],
 )
 def test_scanned_layers_are_layers_one_by_one(pattern, changes, tokens, slopes):
@@ -148,7 +148,7 @@ def test_places_that_differ_in_numbers_have_the_tree_of_one_encoding():
 
 @pytest.mark.parametrize(
     "pattern",
-    [full(TURNING), full(FORMULAS), full("nope/rope:window=3"), full("cable/rope:window=3"), full("nope/fox/alibi")],
+    [full(FORMULAS), full("cable/rope:window=3"), *map(longest, (TURNING, "nope/rope:window=3", "nope/fox/alibi"))],
 )
 def test_the_cache_continues_where_the_row_stopped(pattern, tokens, by_pieces):
     """A first piece with empty slots in front, a second piece, then one token at a time: the logits of one pass."""

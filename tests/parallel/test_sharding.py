@@ -296,14 +296,14 @@ TODAY = "model.qk_norm=True model.gate=True model.sinks=True model.soft_cap=2 mo
         ((1, 2, 2, 2), "encoding=cable"),
         longest((1, 2, 2, 2), "model.scan=False optimizer.accumulate=2"),
         ((2, 2, 1, 2), "model.family=gpt2 encoding=learned shared_encoding=True"),
-        ((1, 2, 4, 1), "encoding=cope model.kv_heads=0"),
+        longest((1, 2, 4, 1), "encoding=cope model.kv_heads=0"),
         ((1, 2, 2, 2), "encoding=fire model.causal=False optimizer.accumulate=4"),
         ((2, 2, 2, 1), "model.family=bert model.causal=False ssmax=off"),
-        ((1, 1, 2, 4), "encoding=fox model.remat=True optimizer.accumulate=2"),
+        longest((1, 1, 2, 4), "encoding=fox model.remat=True optimizer.accumulate=2"),
         longest((1, 4, 1, 2), "encoding=t5 ssmax=outside"),
         ((1, 2, 2, 2), f"encoding=rope:window=9/nope:log_temperature=0.5,log_temperature_start=8 {TODAY}"),
         longest((2, 1, 2, 2), f"encoding=bam:window=9/cable:ssmax=off {TODAY}"),
-        ((1, 1, 2, 4), f"encoding=fox/nope model.family=gpt2 ssmax=off {TODAY}"),
+        longest((1, 1, 2, 4), f"encoding=fox/nope model.family=gpt2 ssmax=off {TODAY}"),
     ],
 )
 def test_the_other_ways_to_train(mesh, changes, take_steps):
