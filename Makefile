@@ -49,8 +49,9 @@ test-compilers: $(COMPILERS)  ## the kernels through the compilers of TPUs and G
 test-hopper: $(INSTALLED)  ## the GPU kernels, interpreted thread by thread
 	$(RUN) -m pytest -n auto -m hopper tests/attention
 
-test-endurance: $(INSTALLED)  ## kills, saves, repeated faults, more meshes and all pairs of settings, longer than continuous integration has time for
+test-endurance: $(INSTALLED) $(COMPILERS)  ## kills, saves, repeated faults, more meshes and all pairs of settings, too long for continuous integration
 	$(RUN) -m pytest -n auto -m endurance
+	cd $(ROOT) && .venv-compilers/bin/python -m pytest -n auto -m endurance tests/attention/pallas/test_gpu.py
 
 reliability: $(INSTALLED)  ## the figures of docs/reliability.md, hours; stopped, it goes on
 	$(RUN) tests/endurance/run.py

@@ -1,8 +1,8 @@
 """Count what the compiler makes of the GPU kernels for an H100, without one.
 
-It counts registers, spills, shared memory and the instructions for each logit, and of a whole call the kernels that it starts
-and the bytes that they read and write; nothing runs. Where tokamax is installed (the extra `bench`), its kernels stand beside
-ours.
+For each kernel it counts registers, spills, shared memory and the instructions per logit. For a whole call it counts kernel
+launches and the bytes that they read and write. Nothing runs. If tokamax is installed (the extra `bench`), its kernels are
+counted as well.
 
     python -m benchmarks.gpu_static --out=benchmarks/records/h100_compiled.json
     python -m benchmarks.gpu_static --bias uniform ggd alibi cable sandwich --out=benchmarks/records/gpu_static.json
@@ -47,7 +47,7 @@ from benchmarks import sass
 NOTE = "Compiled on a CPU for an H100 by `python -m benchmarks.gpu_static`. Nothing ran on a chip."
 HEADS, KEY_HEADS, LENGTH = 16, 4, 8192
 CALL = 144, 512, HEADS, 48
-"""Texts, tokens, heads and their width of a whole call: a layer of the papers' models of 120M parameters."""
+"""[B, T, H, D] of a whole call: a layer of the papers' models of 120M parameters."""
 
 # An H100 as XLA describes it; written by hand, from the chip's published properties.
 H100 = """
@@ -104,20 +104,18 @@ BIASES = {
 }
 """Every bias that the kernels compute, with parameters that have a shape only."""
 WHOLE = "uniform", "alibi", "ggd"
-"""Those whose whole call is measured."""
+"""The biases for which a whole call is measured."""
 
 
-_FREE = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast")  # operations that start no kernel
-_NO_LAUNCH = ("", *_FREE, "copy-done", "async-done")
-_BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "f32": 4, "s32": 4, "u32": 4, "f64": 8, "s64": 8, "u64": 8}
+_NO_LAUNCH = ("", "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "copy-done", "async-done")
 
 
 def traffic(program: str) -> int:
-    """Count the bytes that the kernels of a compiled program read and write, where each reads its operands once."""
+    """Count the bytes that a compiled program's kernels read and write, if each reads its operands once."""
 
     def size(shape: str) -> int:
-        arrays = re.findall(r"\b([a-z]+\d*)\[([\d,]*)\]", shape)
-        return sum(_BYTES[kind] * math.prod(int(n) for n in sizes.split(",") if n) for kind, sizes in arrays)
+        arrays = re.findall(r"\b[a-z]+(\d*)\[([\d,]*)\]", shape)  # of pred, without digits, each number is a byte
+        return sum(int(bits or 8) // 8 * math.prod(int(n) for n in sizes.split(",") if n) for bits, sizes in arrays)
 
     body = program[program.index("\nENTRY ") :].splitlines()
     sizes, total = {}, 0
@@ -299,10 +297,7 @@ def measure(kernels: dict[str, tuple[Callable, tuple]], **setting: Any) -> Itera
 
 
 def measure_call(name: str) -> Iterator[dict]:
-    """Compile a whole call with causal rows of one document, alone and with gradients, and yield what it takes.
-
-    That is the kernels that it starts, gigabytes that they read and write, and gigabytes of memory beside operands and results.
-    """
+    """Compile a causal call, alone and with gradients; count launches, GB read and written, and GB of temporary memory."""
     batch, length, heads, width = CALL
     x = jax.ShapeDtypeStruct((batch, length, heads, width), jnp.bfloat16)
 
@@ -379,22 +374,22 @@ def main(argv: Sequence[str]) -> None:
     records: list[dict] = []
     calls: list[dict] = []
 
-    def note(record: dict, among: list) -> None:
+    def add(record: dict, records: list[dict]) -> None:
         print("  ".join(f"{key} {value}" for key, value in record.items()), flush=True)
-        among.append(record)
+        records.append(record)
 
     for name, (width, packed) in itertools.product(options.bias, ((64, False), (128, False), (64, True), (48, False))):
         for in_strips in forms(name):
             each = kernels(*operand_shapes(name, width, packed=packed), in_strips=in_strips)
             setting = {"bias": name, "head_width": width, "packed": packed, "strips": in_strips}
             for record in measure(each, **setting):
-                note(record, records)
+                add(record, records)
     for width in (64, 128) if importlib.util.find_spec("tokamax") else ():
         for record in measure(tokamax_kernels(width), bias="none, tokamax", head_width=width):
-            note(record, records)
+            add(record, records)
     for name in (name for name in options.bias if name in WHOLE):
         for record in measure_call(name):
-            note(record, calls)
+            add(record, calls)
     shape = {"heads": HEADS, "key_heads": KEY_HEADS, "length": LENGTH, "dtype": "bfloat16", "call": CALL}
     lines = lambda records: ",\n".join(f"    {json.dumps(record)}" for record in records)
     head = json.dumps({"note": NOTE, "jax": jax.__version__, **shape})[:-1]

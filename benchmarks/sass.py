@@ -24,8 +24,8 @@ class _Instruction(NamedTuple):
 def per_logit(disassembly: str) -> dict[str, float]:
     """Count a thread's instructions on one tile, in all and by pipe, divided by its logits there.
 
-    The shortest path through the loop over tiles is counted, which is that of a tile without hidden pairs. A kernel may have a
-    loop of its own for those.
+    The shortest path through the loop over tiles is counted: a tile without hidden pairs takes it. Some kernels have a separate
+    loop for such tiles.
     """
     code, labels = _parse(disassembly)
     paths = [_shortest(code, labels, *loop) for loop in _loops(code, labels)]

@@ -1,4 +1,4 @@
-"""The suites that have no part in the default run, as marks of single cases."""
+"""Marks that move single cases from the default run to a longer suite."""
 
 import pytest
 

@@ -508,8 +508,8 @@ def there(case, device):
 def marked(case):
     """The case with the suite that takes it.
 
-    The default has every eighth pair of settings on blocks, and every ninth on a TPU's kernels. `full`, and `hopper` for GPUs,
-    have a sixth of all, `endurance` the others.
+    The default run takes every eighth case of `PAIRS` and `OTHERS` on `chunked` and every ninth on `pallas_tpu`. Of the rest, and
+    of all on `pallas_gpu`, a sixth belongs to `full` (`hopper`), the others to `endurance`.
     """
     pairs = [on(case.backend, pair) for pair in (*PAIRS, *OTHERS)]
     place = pairs.index(case) if case in pairs else 0

@@ -176,7 +176,7 @@ DERIVATIVES = {"jvp": forwards, "Hessian times a vector": hessian, "export of a 
 ALL = TRANSFORMS | DERIVATIVES
 
 # The default run takes half of them on one backend, and of the others those that their loops and tables are in the way of;
-# `full` has a TPU's kernels, and a third of the others.
+# `full` takes all cases of `pallas_tpu` and a third of the others, `endurance` the rest.
 CASES = [*((name, "ggd") for name in BACKENDS), ("chunked", "cable")]
 SHORT = {
     ("chunked", "ggd"): ["shard_map", "shard_map outside of jit", "auto axes", "vmap and remat of explicit axes"],

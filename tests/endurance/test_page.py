@@ -8,6 +8,7 @@ from endurance.figures import Figure, Outcome
 
 from bam_jax.system import git, jsonl
 from bam_jax.system.errors import UserError
+from tests.marks import full, longest
 
 
 def test_the_page_is_made_from_the_records_which_make_no_code_dirty():
@@ -92,13 +93,12 @@ def test_a_refusal_must_change_nothing(tmp_path, monkeypatch):
         assert commands.judge(["x", name], tmp_path)[1] == f"status 2, and {tmp_path / name} is changed"
 
 
-# The short forms of two are short, and those of four not long; narrower tests have some cases of the others.
-MARKS = {name: [pytest.mark.endurance] for name in figures.FIGURES}
-MARKS |= {name: [pytest.mark.full] for name in ("configurations", "malformed_files", "malformed_runs", "kills")}
-MARKS |= {"flipped": [], "bombs": []}
+# By the time of their short forms. Narrower tests have some cases of those that are left to the longest suite.
+FIRST, LATER = ("flipped", "bombs"), ("configurations", "malformed_files", "malformed_runs", "kills")
+SUITES = [name if name in FIRST else full(name) if name in LATER else longest(name) for name in figures.FIGURES]
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS[name]) for name in figures.FIGURES])
+@pytest.mark.parametrize("name", SUITES)
 def test_no_case_fails(name, tmp_path):
     try:
         seed = 1 if name == "kills" else 0  # the part of kills that kills trainings

@@ -34,6 +34,7 @@ from bam_jax.experiments.sweep import Sweep
 from bam_jax.experiments.tables import State
 from bam_jax.models import counts
 from bam_jax.system.errors import UserError
+from tests.marks import longest
 
 pytestmark = pytest.mark.full
 
@@ -250,9 +251,7 @@ def rehearsed(name):
     return whole, experiment.tabled(whole.title, rows, [table], platform="cpu", **fields)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.endurance] * (n % 5 > 0)) for n, name in enumerate(FILES)]
-)
+@pytest.mark.parametrize("name", [longest(name) if n % 5 else name for n, name in enumerate(FILES)])
 def test_a_cell_is_measured_by_following_the_messages(name, place, capfd):
     whole, made = rehearsed(name)
     for config in {job.digest: job.config for job in jobs.row_jobs(whole)}.values():

@@ -8,6 +8,7 @@ from scipy import stats
 
 from bam_jax.experiments import statistics
 from bam_jax.experiments.statistics import Estimate, Kind, estimate
+from tests.marks import longest
 
 SEEDS = 8
 
@@ -150,11 +151,8 @@ def false_share(rng, *, rows, claims, differing):
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("differing", "rows"),
-    [
-        pytest.param(differing, rows, marks=[pytest.mark.endurance] * ((differing, rows) not in ((0.0, 3), (0.3, 60))))
-        for differing in (0.0, 0.3, 0.7)
-        for rows in (3, 12, 60)
-    ],
+    [(0.0, 3), (0.3, 60), *(longest(0.0, n) for n in (12, 60)), *(longest(0.3, n) for n in (3, 12))]
+    + [longest(0.7, n) for n in (3, 12, 60)],
 )
 def test_the_share_of_false_verdicts_in_numbers(rows, differing):
     rng = np.random.default_rng(10)

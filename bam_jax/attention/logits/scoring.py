@@ -159,7 +159,7 @@ def logits_table(
 def mask_nonfinite(
     k: Float[Array, "... D"], v: Float[Array, "... D"]
 ) -> tuple[Float[Array, "... D"], Float[Array, "... D"]]:
-    """Keys that are NaN where their value is not finite, and values with 0 in place of numbers that are not.
+    """Set keys to NaN where their value is not finite, and the non-finite numbers of values to 0.
 
     A weight of 0 does not hide a value that is NaN, since 0 times NaN is NaN. The mask does hide the logit of a key that is
     NaN. So the key carries it for both: who sees it becomes NaN, who does not never meets it.

@@ -239,8 +239,8 @@ def _negligible(queries: Extents, keys: Extents, scoring: Scoring, skip: float |
 def _content(queries: Extents, keys: Extents, scoring: Scoring) -> Array:
     """At least abs(t_i cap(scale q_i . k_j)) of each tile, [H, N, M].
 
-    By Cauchy-Schwarz it is at most abs(t_i) scale |q_i| |k_j|, and a soft cap keeps it at or below abs(t_i) times the cap. A norm
-    that is not finite stands for a number that is not, of which no cap makes one.
+    By Cauchy-Schwarz it is at most abs(t_i) scale |q_i| |k_j|, and a soft cap keeps it at or below abs(t_i) times the cap. A key
+    norm that is not finite stays infinite here: no cap turns NaN into a number.
     """
     norms, theirs = across(queries.norm, keys.norm)
     content = norms * theirs

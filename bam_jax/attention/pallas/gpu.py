@@ -7,9 +7,9 @@ keep their layout [B, T, H, D]. Positions are inputs, so that packed, cached and
 A relative bias comes in strips where offsets are those of slots, so that its formula costs a tile nothing; see `gpu_strips`.
 
 It is compiled for an H100 and interpreted on a CPU by its tests. On an H100 and an H200 it has parity with every bias and mask,
-and the same bits in each run (docs/accelerator.md). That was before strips, whose code on a chip is compiled and
-counted (`benchmarks.gpu_static`), and whose addresses are emulated. Biases of many parameters (T5, FIRE) spill registers in the
-gradients of the query side: right, and slow.
+and the same bits in each run (docs/accelerator.md). That was before strips, and before gradients were stored through shared
+memory. Both have only been compiled, counted (`benchmarks.gpu_static`) and interpreted; the addresses of strips are emulated.
+Biases of many parameters (T5, FIRE) spill registers in the gradients of the query side: right, and slow.
 """
 
 import dataclasses
@@ -170,7 +170,7 @@ def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Ar
         _BACKWARD_WIDTH,
     )
     (dq,), d_query = query_pipeline.over_keys(query_kernel, matrices, vectors, matrices=[q.dtype], vectors=query_sums)
-    # Those of several query heads are rounded once, after they are summed.
+    # With grouped queries, gradients are summed over the query heads before they are rounded.
     kind = q.dtype if q.shape[2] == k.shape[2] else jnp.float32
     of_query_heads, d_key = pipeline.over_queries(key_kernel, matrices, vectors, matrices=[kind] * 2, vectors=key_sums)
     dk, dv = (x.reshape(*x.shape[:2], k.shape[2], -1, x.shape[3]).sum(3) for x in of_query_heads)

@@ -36,8 +36,8 @@ from bam_jax.system.platform import platform
 _COMPUTING = 2
 _HELD = _COMPUTING * TILE_ROWS  # tokens that a block of threads holds
 
-# Bytes of a row of shared memory, permuted so that the tensor cores read eight rows without two meeting in a bank. A matrix is
-# as many such rows wide as it takes; the longest is best. Head widths are padded to the shortest.
+# Bytes of a row of shared memory, permuted so that the tensor cores read eight rows without bank conflicts. The longest that
+# divides a matrix's width is used, and head widths are padded to a multiple of the shortest.
 _SWIZZLES = 128, 64, 32
 
 _STAGES = 2  # Buffers of each operand: tiles are computed from one while the other is filled.
@@ -140,7 +140,7 @@ class TilePipeline:
             keys,
             parameters.table(formula, q.shape[2]),
             parameters,
-            # By the keys as they came, so that marking and padding are one pass over them.
+            # The bounds use the unmarked keys, so XLA marks and pads in one pass.
             *skipping.runs(q, k, whole, tiling.skip, block_q, block_k, v),
             skipping.whole_runs(q, k, whole, block_q, block_k),
             block_q,
@@ -344,9 +344,9 @@ class _Walk:
         return plgpu.BlockSpec(((1 + len(self.kernel.slopes)) * PIECES, table.piece), lambda m: (number(m), 0))
 
     def _store(self, state: Any, mine: list, outputs: list, b: Array, h: Array, tokens: Any) -> None:
-        """Write what the kernel makes of its state: float32 straight from registers, matrices of operands' type as blocks.
+        """Write the kernel's results: float32 from registers, matrices of the operands' type through shared memory.
 
-        These leave from the shared memory of this warpgroup's stationary matrices, which nobody reads any more.
+        The latter overwrite this warpgroup's stationary matrices, which are no longer read.
         """
         matrices, vectors = self.kernel.finish(state)
         count, leaving = len(self.matrices), []
@@ -355,9 +355,9 @@ class _Walk:
             if target.dtype == memory.dtype:
                 memory[...] = x.astype(memory.dtype)
                 leaving.append((memory, part))
-            elif hasattr(plgpu, "store"):  # "optimized" is about whole lines of a cache, which 48 numbers do not fill
+            elif hasattr(plgpu, "store"):  # an optimized store needs rows of whole cache lines, unlike 48 numbers
                 plgpu.store(part, x, optimized=False)
-            else:  # jax 0.11, which never is
+            else:  # jax 0.11 has only such stores
                 part[...] = x
         for target, x in zip(outputs[count:], vectors, strict=True):
             target[b, h, tokens] = x

@@ -99,7 +99,7 @@ def test_one_query(tempered):
         close(made, attention(*wide, one, backend="reference", return_lse=True), 1e-2)
 
 
-# Some both with documents and without; of the others each second one so, and the rest without.
+# Two biases with and without documents. The others alternate: one with, the next without.
 BOTH = "ggd", "cable"
 COMPILED = [
     (name, packed) if name in BOTH or packed == bool(n % 2) else longest(name, packed)
@@ -148,7 +148,7 @@ def test_a_mapped_choice_between_strips_and_a_formula_compiles_for_an_h100():
 @needs_compiler
 @pytest.mark.parametrize("width", [16, 80, 96])
 def test_memory_holds_no_padded_operand_and_no_wide_gradient(width):
-    """Beside the operands: keys and values that are marked, and the output in float32, which are four times the queries."""
+    """Temporary memory holds the marked keys and values and the float32 output: four times the size of q."""
     q, k, v, whole = gpu_static.operand_shapes("ggd", width, length=512)
     q = k = v = jax.ShapeDtypeStruct((64, *q.shape[1:]), q.dtype)
     whole = dataclasses.replace(whole, queries=Tokens(jnp.arange(512)[None], consecutive=True))
