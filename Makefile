@@ -8,6 +8,7 @@ INSTALLED := $(ROOT).venv/installed
 SYNC := cd $(ROOT) && UV_PROJECT_ENVIRONMENT=.venv .venv/bin/uv sync --python .venv/bin/python --quiet --locked
 OLDEST := $(ROOT).venv-oldest/installed
 COMPILERS := $(ROOT).venv-compilers/installed
+COMPILING := tests/attention/pallas/test_tpu.py tests/attention/pallas/test_gpu.py tests/preflight/test_tpu.py
 UV := 0.13.8
 # Many container images set this. Every process of the tests would then compile jax and its libraries from source again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -44,14 +45,14 @@ test-oldest: $(OLDEST)  ## what users import into their own models, and GPU kern
 	tests/biases tests/encodings tests/attention/test_*.py tests/attention/pallas
 
 test-compilers: $(COMPILERS)  ## the kernels through the compilers of TPUs and GPUs; neither is needed
-	cd $(ROOT) && .venv-compilers/bin/python -m pytest -n auto tests/attention/pallas/test_tpu.py tests/attention/pallas/test_gpu.py tests/benchmarks/test_tpu_static.py tests/preflight/test_tpu.py
+	cd $(ROOT) && .venv-compilers/bin/python -m pytest -n auto $(COMPILING) tests/benchmarks/test_tpu_static.py
 
 test-hopper: $(INSTALLED)  ## the GPU kernels, interpreted thread by thread
 	$(RUN) -m pytest -n auto -m hopper tests/attention
 
 test-endurance: $(INSTALLED) $(COMPILERS)  ## kills, saves, repeated faults, more meshes and all pairs of settings, too long for continuous integration
 	$(RUN) -m pytest -n auto -m endurance
-	cd $(ROOT) && .venv-compilers/bin/python -m pytest -n auto -m endurance tests/attention/pallas/test_gpu.py
+	cd $(ROOT) && .venv-compilers/bin/python -m pytest -n auto -m endurance $(COMPILING)
 
 reliability: $(INSTALLED)  ## the figures of docs/reliability.md, hours; stopped, it goes on
 	$(RUN) tests/endurance/run.py

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from bam_jax.preflight.__main__ import main
+from tests.marks import longest
 
 CONFIG = """
 import ml_collections
@@ -49,16 +50,22 @@ def test_a_model_that_does_not_fit(preflight):
     assert status == 0 and found["fits"] and "--config.optimizer.accumulate=16381" in found["options"]
 
 
-@pytest.mark.parametrize(
-    ("chip", "mesh"),
-    [
-        ("v5e", ["--config.mesh.fsdp=4"]),
-        ("v5e", ["--config.mesh.tensor=2", "--config.mesh.context=2"]),
-        ("v6e", ["--config.mesh.fsdp=2", "--config.mesh.tensor=2"]),
-    ],
+FOUR, TWO = "rope:window=128/rope:window=128/rope:window=128/nope", "rope:window=128/bam:ssmax=on"
+CUT_ALL, CUT_CONTEXT, CUT_HEADS = (
+    [f"--config.mesh.{axis}" for axis in axes.split()] for axes in ("fsdp=4", "tensor=2 context=2", "fsdp=2 tensor=2")
 )
+
+
 @pytest.mark.parametrize(
-    "pattern", ["rope:window=128/rope:window=128/rope:window=128/nope", "rope:window=128/bam:ssmax=on"]
+    ("pattern", "chip", "mesh"),
+    [
+        (FOUR, "v5e", CUT_ALL),
+        (TWO, "v5e", CUT_CONTEXT),
+        (FOUR, "v6e", CUT_HEADS),
+        longest(TWO, "v5e", CUT_ALL),
+        longest(FOUR, "v5e", CUT_CONTEXT),
+        longest(TWO, "v6e", CUT_HEADS),
+    ],
 )
 def test_a_pattern_and_all_that_goes_with_attention(pattern, chip, mesh, preflight):
     """One body for places that differ in numbers, and one for each run of others; sinks, gates, norms and caps in both."""
