@@ -35,6 +35,7 @@ from jaxtyping import Array, Float
 from bam_jax.attention import composed, reference, rows
 from bam_jax.attention.checking import check
 from bam_jax.attention.cpu import chunked
+from bam_jax.attention.logits.halves import Halves
 from bam_jax.attention.logits.scoring import HIDDEN, Differentiable, Gradients, Residuals, Scoring
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.second_order import differentiable
@@ -52,13 +53,15 @@ class Backend:
 
     Args:
         forward: (q, k, v, scoring, tiling) -> (out [B, T, H, D], lse [B, H, T]); out is in q's dtype or, where `backward` needs
-            what rounding loses, in the logits'; lse is the logarithm of the row's normaliser, and `HIDDEN` where the row sees
-            nothing (its output is 0); both are NaN where `attention` says so, for which there is `scoring.mask_nonfinite`.
+            what rounding loses, in the logits' or in `Halves`; lse is the logarithm of the row's normaliser, and `HIDDEN` where
+            the row sees nothing (its output is 0); both are NaN where `attention` says so, for which there is
+            `scoring.mask_nonfinite`.
         backward: (residuals, d_out, tiling) -> gradients, from `Residuals` and the cotangent of its `out` to `Gradients`.
         refuses: (q, k, v, scoring) -> the reason why this backend cannot do it, or None.
         rowwise: whether it has whole rows of logits at hand, as `Scoring.rowwise` needs them; then its masks have sinks.
         own_width: whether values may be wider or narrower than keys; else both are padded to the larger width.
         plain: whether JAX itself differentiates `forward`, in every mode and as often as wanted.
+        scales: whether a scale costs its logits nothing: then the queries are not multiplied beforehand; see `_fold_scale`.
     """
 
     forward: Callable
@@ -67,6 +70,7 @@ class Backend:
     rowwise: bool = False
     own_width: bool = False
     plain: bool = False
+    scales: bool = False
 
     def reason(self, q: Array, k: Array, v: Array, scoring: Scoring) -> str | None:
         """The reason why this backend cannot do it, or None."""
@@ -87,14 +91,23 @@ def _imported(module: str, name: str) -> Callable:
     return lambda *arguments: getattr(importlib.import_module(module), name)(*arguments)
 
 
-def _kernels(module: str) -> Backend:
-    """The backend of a module of kernels."""
-    passes = differentiable(_imported(module, "forward"), _imported(module, "backward"))
-    return Backend(*passes, _imported(module, "refuses"))
+def _kernels(module: str, twin: Callable = rows.forward, **fields: bool) -> Backend:
+    """The backend of a module of kernels, whose forward pass has the derivatives of its twin."""
+    passes = differentiable(_imported(module, "forward"), _imported(module, "backward"), twin)
+    return Backend(*passes, _imported(module, "refuses"), **fields)
+
+
+def _rows_in_halves(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> tuple[Halves, Array]:
+    """The forward pass of `rows` with its output as the kernels for GPUs give theirs."""
+    out, lse = rows.forward(q, k, v, scoring, tiling)
+    return Halves.of(out.astype(lse.dtype), q.dtype), lse
 
 
 def _or_else(kernels: Backend, fits: Callable, other: Backend) -> Backend:
-    """The kernels where `fits(q, scoring)`, an array [] where only the positions say it, and elsewhere the other backend."""
+    """The kernels where `fits(q, scoring)`, an array [] where only the positions say it, and elsewhere the other backend.
+
+    Both give their output in the same type.
+    """
 
     def either(fit: bool | Array, first: Callable, second: Callable, *operands: Any) -> Any:
         if isinstance(fit, bool):
@@ -103,11 +116,7 @@ def _or_else(kernels: Backend, fits: Callable, other: Backend) -> Backend:
 
     def forward(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> tuple[Array, Array]:
         first = lambda *operands: kernels.forward(*operands, tiling)
-
-        def second(*operands: Any) -> tuple[Array, Array]:
-            out, lse = other.forward(*operands, tiling)
-            return out.astype(lse.dtype), lse  # as the kernels give it
-
+        second = lambda *operands: other.forward(*operands, tiling)
         return either(fits(q, scoring), first, second, q, k, v, scoring)
 
     def backward(residuals: Residuals, d_out: Array, tiling: Tiling) -> Gradients:
@@ -115,7 +124,7 @@ def _or_else(kernels: Backend, fits: Callable, other: Backend) -> Backend:
         second = lambda *operands: other.backward(*operands, tiling)
         return either(fits(residuals.q, residuals.scoring), first, second, residuals, d_out)
 
-    return Backend(forward, backward, kernels.refuses)
+    return dataclasses.replace(kernels, forward=forward, backward=backward)
 
 
 _TPU, _GPU = "bam_jax.attention.pallas.tpu", "bam_jax.attention.pallas.gpu"
@@ -129,7 +138,11 @@ BACKENDS: dict[str, Backend] = {
     "rows": _ROWS,
     "chunked": _EVERYWHERE,
     "pallas_tpu": _or_else(_kernels(_TPU), _imported(_TPU, "fits"), _EVERYWHERE),
-    "pallas_gpu": _or_else(_kernels(_GPU), _imported(_GPU, "fits"), _ROWS),
+    "pallas_gpu": _or_else(
+        _kernels(_GPU, _rows_in_halves, scales=True),
+        _imported(_GPU, "fits"),
+        dataclasses.replace(_ROWS, forward=_rows_in_halves),
+    ),
 }
 """The implementations by the names that `backend` takes."""
 
@@ -246,7 +259,8 @@ def attention(
     if scoring.dropout is not None:
         drops = scoring.dropout.per_head(q.shape[0], q.shape[2]) if scoring.dropout.rate else None
         scoring = dataclasses.replace(scoring, dropout=drops)
-    q, scoring = _fold_scale(q, _narrowed(scoring, jnp.promote_types(q.dtype, jnp.float32)))
+    scoring = _narrowed(scoring, jnp.promote_types(q.dtype, jnp.float32))
+    q, scoring = (q, scoring) if chosen.scales else _fold_scale(q, scoring)
     nothing = not (q.size and k.size)  # no rows, or rows that see nothing
     compute = _blind if nothing else functools.partial(_plain if chosen.plain else _compiled, chosen, tiling)
     whole = functools.partial(
@@ -268,9 +282,9 @@ def _plain(backend: Backend, tiling: Tiling, q: Array, k: Array, v: Array, scori
     return out.astype(q.dtype), lse
 
 
-def _named(out: Array, lse: Array) -> tuple[Array, Array]:
+def _named[Output: (Array, Halves)](out: Output, lse: Array) -> tuple[Output, Array]:
     """Both results under names: a policy of `jax.checkpoint` that saves them computes nothing of the forward pass again."""
-    return checkpoint_name(out, "attention_out"), checkpoint_name(lse, "attention_lse")
+    return jax.tree.map(lambda x: checkpoint_name(x, "attention_out"), out), checkpoint_name(lse, "attention_lse")
 
 
 def _narrowed(scoring: Scoring, dtype: jnp.dtype) -> Scoring:
@@ -314,6 +328,8 @@ def _forward(backend: Backend, tiling: Tiling, *arguments: Any) -> tuple[tuple[A
 
 def _backward(backend: Backend, tiling: Tiling, residuals: Residuals, cotangents: Any) -> tuple:
     d_out, d_lse = (None if isinstance(x, jax.custom_derivatives.SymbolicZero) else x for x in cotangents)
+    if isinstance(residuals.out, Halves):
+        residuals = dataclasses.replace(residuals, out=residuals.out.astype(residuals.lse.dtype))
     d_out = jnp.zeros_like(residuals.out, residuals.q.dtype) if d_out is None else d_out
     residuals = dataclasses.replace(residuals, d_lse=d_lse)
     return tuple(varying(backend.backward(residuals, d_out, tiling), residuals.q))

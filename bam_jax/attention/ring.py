@@ -49,6 +49,7 @@ def ring(backend: Backend, axis: str) -> Backend:
         functools.partial(_backward, backend, axis),
         backend.refuses,
         own_width=backend.own_width,
+        scales=backend.scales,
     )
 
 
@@ -88,7 +89,7 @@ def zigzag(backend: Backend, axis: str) -> Backend:
         dq, dk, dv = _take_back((dq, dk, dv), axis, 1)
         return Gradients(dq, dk, dv, d_parts.cotangent(residuals.scoring))
 
-    return Backend(forward, backward, backend.refuses, own_width=backend.own_width)
+    return dataclasses.replace(backend, forward=forward, backward=backward)
 
 
 def _can_balance(q: Array, k: Array, scoring: Scoring) -> bool:
@@ -145,7 +146,7 @@ def _forward(
 ) -> tuple[Array, Array]:
     def attend(k: Array, v: Array, keys: Tokens) -> tuple[Array, Array]:
         out, lse = backend.forward(q, k, v, dataclasses.replace(scoring, keys=keys), tiling)
-        return out.swapaxes(1, 2).astype(lse.dtype), lse
+        return out.astype(lse.dtype).swapaxes(1, 2), lse
 
     def step(carry: tuple, _: None) -> tuple[tuple, None]:
         block, (out, lse) = carry

@@ -8,13 +8,13 @@ import jax
 from bam_jax.attention import rows
 
 
-def differentiable(forward: Callable, backward: Callable) -> tuple[Callable, Callable]:
+def differentiable(forward: Callable, backward: Callable, twin: Callable = rows.forward) -> tuple[Callable, Callable]:
     """A backend's two functions, each with a derivative: in O(block S) memory forwards, O(T S) where it is transposed.
 
     Both passes of `rows` are the same functions of the same arguments, residuals included, so that they have the same
-    derivatives.
+    derivatives. A forward pass whose output has another form has a twin of that form.
     """
-    return _with_derivative_of(rows.forward, forward), _with_derivative_of(rows.backward, backward)
+    return _with_derivative_of(twin, forward), _with_derivative_of(rows.backward, backward)
 
 
 def _with_derivative_of(twin: Callable, function: Callable) -> Callable:

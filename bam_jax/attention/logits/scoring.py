@@ -219,7 +219,7 @@ class Residuals:
     k: Float[Array, "B S K D"]
     v: Float[Array, "B S K D"]
     scoring: Scoring
-    out: Float[Array, "B T H D"]  # as the backend's `forward` gave it, in q's dtype or in the logits'
+    out: Float[Array, "B T H D"]  # in q's dtype or, where the backend's `forward` gave more digits, in the logits'
     lse: Float[Array, "B H T"]  # logarithms of the rows' normalisers, `HIDDEN` where a row sees nothing
     # for each differentiable part of the scoring a flag for each of its leaves: whether anybody will look at
     # its cotangent, which may be anything if not

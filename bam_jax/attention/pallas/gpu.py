@@ -26,6 +26,7 @@ from jaxtyping import Array, Bool, Float
 from bam_jax.attention import rows
 from bam_jax.attention.logits import one_query, skipping, tile
 from bam_jax.attention.logits.dropout import drop
+from bam_jax.attention.logits.halves import Halves
 from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Gradients, Residuals, Scoring, mask_nonfinite
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.pallas import strips
@@ -87,21 +88,23 @@ def _platform_version() -> str:
 
 def forward(
     q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring, tiling: Tiling
-) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
-    """Attend, with the log-normaliser, by the running softmax; see `Backend.forward`. The output is float32."""
+) -> tuple[Halves, Float[Array, "B H T"]]:
+    """Attend, with the log-normaliser, by the running softmax; see `Backend.forward`."""
     if q.shape[1] == 1:
-        return _one_query(q, k, v, scoring)
+        out, lse = _one_query(q, k, v, scoring)
+        return Halves.of(out, q.dtype), lse
     return strips.by_slots(scoring, LOWERED, (Uniform,), functools.partial(tiled_forward, q, k, v, scoring, tiling))
 
 
 def tiled_forward(
     q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, shift: Array | None
-) -> tuple[Array, Array]:
+) -> tuple[Halves, Array]:
     """`forward` by the kernel, with the bias in strips, or without a shift as a formula."""
     pipeline = TilePipeline.of(q, k, v, scoring, tiling, shift)
-    kernel = Kernel("forward", _forward_start, _forward_step, _forward_finish, _FORWARD_WIDTH)
-    (out,), (lse,) = pipeline.over_keys(kernel, (pipeline.q,), pipeline.queries, matrices=[jnp.float32], vectors=1)
-    return out[:, : q.shape[1], :, : q.shape[3]], lse[:, :, : q.shape[1]]
+    finish = functools.partial(_forward_finish, q.dtype)
+    kernel = Kernel("forward", _forward_start, _forward_step, finish, _FORWARD_WIDTH)
+    out, (lse,) = pipeline.over_keys(kernel, (pipeline.q,), pipeline.queries, matrices=[q.dtype] * 2, vectors=1)
+    return Halves(*(x[:, : q.shape[1], :, : q.shape[3]] for x in out)), lse[:, :, : q.shape[1]]
 
 
 def _one_query(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
@@ -217,12 +220,14 @@ def _forward_step(loaded: LoadedTile, state: tuple) -> tuple:
     return highest, total * shrink + weights.sum(1), sums
 
 
-def _forward_finish(state: tuple) -> tuple:
+def _forward_finish(dtype: jnp.dtype, state: tuple) -> tuple:
     top, total, sums = state
     none = total == 0  # false for NaN, which stays
     whole = jnp.where(none, 1.0, total)
     lse = jnp.where(none, HIDDEN, top + jnp.log(whole))
-    return (sums * spread(1 / whole, sums.shape),), (lse,)
+    out = sums * spread(1 / whole, sums.shape)
+    result = out.astype(dtype)
+    return (result, out - result.astype(out.dtype)), (lse,)
 
 
 def _as_it_is(x: Array) -> Array:

@@ -6,6 +6,7 @@ along a row, inside four threads. The streamed side passes by in blocks that bot
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -346,26 +347,28 @@ class _Walk:
     def _store(self, state: Any, mine: list, outputs: list, b: Array, h: Array, tokens: Any) -> None:
         """Write the kernel's results: float32 from registers, matrices of the operands' type through shared memory.
 
-        The latter overwrite this warpgroup's stationary matrices, which are no longer read.
+        The latter overwrite this warpgroup's stationary matrices, which are no longer read: as many at a time as there are.
         """
         matrices, vectors = self.kernel.finish(state)
-        count, leaving = len(self.matrices), []
-        for target, x, memory in zip(outputs[:count], matrices, mine, strict=False):
-            part = target.at[b, tokens, h]
-            if target.dtype == memory.dtype:
-                memory[...] = x.astype(memory.dtype)
-                leaving.append((memory, part))
-            elif hasattr(plgpu, "store"):  # an optimized store needs rows of whole cache lines, unlike 48 numbers
-                plgpu.store(part, x, optimized=False)
-            else:  # jax 0.11 has only such stores
-                part[...] = x
+        count = len(self.matrices)
         for target, x in zip(outputs[count:], vectors, strict=True):
             target[b, h, tokens] = x
-        if leaving:
-            plgpu.commit_smem()
-            for memory, part in leaving:
-                plgpu.copy_smem_to_gmem(memory, part)
-            plgpu.wait_smem_to_gmem(0)
+        for some in itertools.batched(zip(outputs[:count], matrices, strict=True), len(mine)):
+            leaving = []
+            for (target, x), memory in zip(some, mine, strict=False):
+                part = target.at[b, tokens, h]
+                if target.dtype == memory.dtype:
+                    memory[...] = x.astype(memory.dtype)
+                    leaving.append((memory, part))
+                elif hasattr(plgpu, "store"):  # an optimized store needs rows of whole cache lines, unlike 48 numbers
+                    plgpu.store(part, x, optimized=False)
+                else:  # jax 0.11 has only such stores
+                    part[...] = x
+            if leaving:
+                plgpu.commit_smem()
+                for memory, part in leaving:
+                    plgpu.copy_smem_to_gmem(memory, part)
+                plgpu.wait_smem_to_gmem(0)
 
     def _matrix(self, ref: Any, b: Array, h: Array) -> Any:
         """The matrix [length, D] of a batch index and query head."""
