@@ -91,10 +91,10 @@ def _imported(module: str, name: str) -> Callable:
     return lambda *arguments: getattr(importlib.import_module(module), name)(*arguments)
 
 
-def _kernels(module: str, twin: Callable = rows.forward, **fields: bool) -> Backend:
+def _kernels(module: str, twin: Callable = rows.forward, *, scales: bool = False) -> Backend:
     """The backend of a module of kernels, whose forward pass has the derivatives of its twin."""
     passes = differentiable(_imported(module, "forward"), _imported(module, "backward"), twin)
-    return Backend(*passes, _imported(module, "refuses"), **fields)
+    return Backend(*passes, _imported(module, "refuses"), scales=scales)
 
 
 def _rows_in_halves(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> tuple[Halves, Array]:

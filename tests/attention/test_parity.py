@@ -556,8 +556,9 @@ def test_a_steep_prior_has_its_gradient_in_bfloat16(backend, device, x64):
     arguments, exact = in_bfloat16(2, 32, 2, 16, shape=[0.5, 0.5], log_scale=1.5)
     with default_numbers(backend, device):
         _, _, _, _, _, *made = jax.jit(functools.partial(run, backend))(*arguments)
+    share = 2e-3 if device else 3e-4  # an output rounded to bfloat16 costs 9e-4
     for a, b in zip(made, exact, strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=2e-3 * float(np.abs(b).max()))
+        np.testing.assert_allclose(a, b, rtol=0, atol=share * float(np.abs(b).max()))
 
 
 @pytest.mark.full

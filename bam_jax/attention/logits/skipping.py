@@ -128,16 +128,23 @@ def runs(
 
 
 def whole_runs(
-    q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], scoring: Scoring, block_q: int, block_k: int
+    q: Float[Array, "B T H D"],
+    k: Float[Array, "B S K D"],
+    scoring: Scoring,
+    block_q: int,
+    block_k: int,
+    finite: Bool[Array, "B S K"],
 ) -> tuple[Runs, Runs]:
     """Runs of tiles that need no mask, since all slots are filled and every query sees every key, [1, N] and [1, M].
 
     As those of `runs`, they are of key blocks for each query block and of query blocks for each key block. A row of tiles may
-    have more of them: a mask is right everywhere.
+    have more of them: a mask is right everywhere. It also looks at what stands beside a key, and so a tile with a value that is
+    not `finite` needs one.
     """
     queries, keys = Extents.of_queries(q, scoring, block_q), Extents.of_keys(q, k, scoring, block_k)
-    filled = lambda x, block: (x < EMPTY).reshape(x.shape[0], -1, block).all((0, 2))
-    some_q, some_k = filled(scoring.queries.position, block_q), filled(scoring.keys.position, block_k)
+    in_all = lambda x, block: x.reshape(x.shape[0], -1, block).all((0, 2))
+    some_q = in_all(scoring.queries.position < EMPTY, block_q)
+    some_k = in_all((scoring.keys.position < EMPTY) & pad(finite.all(2), block_k), block_k)
     cut = jax.lax.dynamic_slice_in_dim
 
     def of_queries(start: Array, count: int) -> Runs:

@@ -197,7 +197,11 @@ def _logits(loaded: LoadedTile, product: Array, sides: Callable) -> tuple[Array,
     else:
         scores = content.scores(product)
     shown, raw = lowered(tile.unmasked_logits, scores, loaded.bias, queries, keys)
-    hide = lambda: jnp.where(tile.visible(*sides(loaded.columns_again())), shown, HIDDEN)
+
+    def hide() -> Array:
+        queries, keys = sides(loaded.columns_again())
+        return jnp.where(tile.visible(queries, keys), shown + keys.flaw, HIDDEN)
+
     return jax.lax.cond(loaded.whole, lambda: shown, hide), unit, raw, scores
 
 

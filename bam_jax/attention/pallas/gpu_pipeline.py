@@ -17,7 +17,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array
 
 from bam_jax.attention.logits import measured_tiles, skipping, tile
-from bam_jax.attention.logits.scoring import Content, Scoring, mask_nonfinite
+from bam_jax.attention.logits.scoring import Content, Scoring
 from bam_jax.attention.logits.skipping import Runs, Tiling
 from bam_jax.attention.pallas.gpu_arithmetic import (
     ALONG_COLUMNS,
@@ -128,22 +128,26 @@ class TilePipeline:
         block_q, block_k = measured_tiles.fill(tiling, q, k).blocks(_HELD, _HELD)
         if block_q % _HELD or block_k % _HELD:
             raise ValueError(f"tiles on a GPU are multiples of {_HELD} queries and keys, got {block_q} x {block_k}")
-        marked_k, marked_v = mask_nonfinite(k, v)
         whole = skipping.padded(scoring, block_q, block_k)
         queries, keys = tile.sides(whole)
+        # As `mask_nonfinite`, but keys are not written again: a number beside each is added to its logits before the mask.
+        finite = jnp.isfinite(v)
+        # Without the barrier XLA would read all values once more, for the flags of blocks.
+        sound = jax.lax.optimization_barrier(finite.all(-1))
+        flaw = jnp.where(sound, jnp.float32(0), jnp.float32(jnp.nan)).swapaxes(1, 2)[:, :, None]
+        keys = dataclasses.replace(keys, flaw=skipping.pad(flaw, block_k))
         formula = scoring.bias if shift is None else Uniform()
         parameters = tile.Parameters.of(formula)
         return cls(
             pad(q, block_q),
-            pad(marked_k, block_k),
-            pad(marked_v, block_k),
+            pad(k, block_k),
+            pad(jnp.where(finite, v, 0), block_k),
             queries,
             keys,
             parameters.table(formula, q.shape[2]),
             parameters,
-            # The bounds use the unmarked keys, so XLA marks and pads in one pass.
             *skipping.runs(q, k, whole, tiling.skip, block_q, block_k, v),
-            skipping.whole_runs(q, k, whole, block_q, block_k),
+            skipping.whole_runs(q, k, whole, block_q, block_k, sound),
             block_q,
             block_k,
             scoring.content(q.shape[-1]),

@@ -232,16 +232,21 @@ def test_strips_of_tiles_are_the_whole_table(strip, monkeypatch, rng):
 @pytest.mark.parametrize("strip", [1, 2**20])
 @pytest.mark.parametrize("mask", [Mask(), Mask(window=26), Mask(causal=False)])
 def test_runs_of_tiles_without_a_hidden_pair(mask, strip, monkeypatch, rng):
-    """The first run of each row and column of tiles, with two documents, and an empty slot in one of two rows."""
+    """The first run of each row and column of tiles: two documents, an empty slot and a value that is NaN in one of two rows."""
     monkeypatch.setattr(skipping, "_STRIP", strip)
     position = np.stack([np.arange(T), np.arange(T) - 1])
     position[1, 0] = EMPTY
     tokens = Tokens(jnp.asarray(position, jnp.int32), jnp.asarray(1 + (np.arange(T) >= [[40], [40]]), jnp.int32))
     scoring = Scoring(biases.Uniform(), tokens, tokens, mask=mask)
     q, k = normals(rng, *[(B, T, H, D)] * 2)
-    whole = np.asarray(visible(tokens, tokens, mask).all(0)).reshape(6, 8, 6, 8).all((1, 3))
-    assert whole.any()
-    for made, table in zip(skipping.whole_runs(q, k, scoring, 8, 8), (whole, whole.T), strict=True):
+    finite = np.ones(k.shape[:3], bool)
+    finite[1, 21, 1] = False
+    in_tiles = lambda seen: np.asarray(seen.all(0)).reshape(6, 8, 6, 8).all((1, 3))
+    seen = visible(tokens, tokens, mask)
+    whole = in_tiles(seen & finite.all(2)[:, None])
+    assert 0 < whole.sum() < in_tiles(seen).sum()
+    both = skipping.whole_runs(q, k, scoring, 8, 8, jnp.asarray(finite))
+    for made, table in zip(both, (whole, whole.T), strict=True):
         for row, first, length in zip(table, made.first[0], made.length[0], strict=True):
             expected = [*itertools.takewhile(lambda m: row[m], range(int(row.argmax()), 6))]  # noqa: B023
             assert [*range(first, first + length)] == expected
