@@ -133,7 +133,7 @@ def whole_runs(
     scoring: Scoring,
     block_q: int,
     block_k: int,
-    finite: Bool[Array, "B S K"],
+    finite: Bool[Array, "B K S"],
 ) -> tuple[Runs, Runs]:
     """Runs of tiles that need no mask, since all slots are filled and every query sees every key, [1, N] and [1, M].
 
@@ -142,9 +142,10 @@ def whole_runs(
     not `finite` needs one.
     """
     queries, keys = Extents.of_queries(q, scoring, block_q), Extents.of_keys(q, k, scoring, block_k)
-    in_all = lambda x, block: x.reshape(x.shape[0], -1, block).all((0, 2))
-    some_q = in_all(scoring.queries.position < EMPTY, block_q)
-    some_k = in_all((scoring.keys.position < EMPTY) & pad(finite.all(2), block_k), block_k)
+    in_all = lambda x, block: x.reshape(*x.shape[:2], -1, block).all((0, 1, 3))
+    filled = lambda tokens, block: in_all(tokens.position[:, None] < EMPTY, block)
+    some_q = filled(scoring.queries, block_q)
+    some_k = filled(scoring.keys, block_k) & in_all(pad(finite, block_k), block_k)
     cut = jax.lax.dynamic_slice_in_dim
 
     def of_queries(start: Array, count: int) -> Runs:

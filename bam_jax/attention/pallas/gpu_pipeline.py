@@ -133,9 +133,9 @@ class TilePipeline:
         # As `mask_nonfinite`, but keys are not written again: a number beside each is added to its logits before the mask.
         finite = jnp.isfinite(v)
         # Without the barrier XLA would read all values once more, for the flags of blocks.
-        sound = jax.lax.optimization_barrier(finite.all(-1))
-        flaw = jnp.where(sound, jnp.float32(0), jnp.float32(jnp.nan)).swapaxes(1, 2)[:, :, None]
-        keys = dataclasses.replace(keys, flaw=skipping.pad(flaw, block_k))
+        sound = jax.lax.optimization_barrier(finite.all(-1)).swapaxes(1, 2)
+        flaw = skipping.pad(jnp.where(sound, jnp.float32(0), jnp.float32(jnp.nan)), block_k)
+        keys = dataclasses.replace(keys, flaw=flaw[:, :, None])
         formula = scoring.bias if shift is None else Uniform()
         parameters = tile.Parameters.of(formula)
         return cls(

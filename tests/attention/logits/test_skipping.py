@@ -239,11 +239,11 @@ def test_runs_of_tiles_without_a_hidden_pair(mask, strip, monkeypatch, rng):
     tokens = Tokens(jnp.asarray(position, jnp.int32), jnp.asarray(1 + (np.arange(T) >= [[40], [40]]), jnp.int32))
     scoring = Scoring(biases.Uniform(), tokens, tokens, mask=mask)
     q, k = normals(rng, *[(B, T, H, D)] * 2)
-    finite = np.ones(k.shape[:3], bool)
-    finite[1, 21, 1] = False
+    finite = np.ones((B, H, T), bool)
+    finite[1, 1, 21] = False
     in_tiles = lambda seen: np.asarray(seen.all(0)).reshape(6, 8, 6, 8).all((1, 3))
     seen = visible(tokens, tokens, mask)
-    whole = in_tiles(seen & finite.all(2)[:, None])
+    whole = in_tiles(seen & finite.all(1)[:, None])
     assert 0 < whole.sum() < in_tiles(seen).sum()
     both = skipping.whole_runs(q, k, scoring, 8, 8, jnp.asarray(finite))
     for made, table in zip(both, (whole, whole.T), strict=True):
