@@ -165,7 +165,14 @@ def mask_nonfinite(
     NaN. So the key carries it for both: who sees it becomes NaN, who does not never meets it.
     """
     finite = jnp.isfinite(v)
-    return jnp.where(finite.all(-1, keepdims=True), k, jnp.nan), jnp.where(finite, v, 0)
+    return jnp.where(finite.all(-1, keepdims=True), k, jnp.nan), where_finite(v, finite)
+
+
+def where_finite(x: Float[Array, "..."], finite: Bool[Array, "..."]) -> Float[Array, "..."]:
+    """x, and 0 where it is not finite."""
+    # Zeros that seem to depend on x. A loop over layers computes what depends on none of them once and keeps it: an array of
+    # zeros as large as x, which every layer would read.
+    return jnp.where(finite, x, (finite ^ finite).astype(x.dtype))
 
 
 class Differentiable(NamedTuple):

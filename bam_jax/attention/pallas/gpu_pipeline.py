@@ -17,7 +17,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array
 
 from bam_jax.attention.logits import measured_tiles, skipping, tile
-from bam_jax.attention.logits.scoring import Content, Scoring
+from bam_jax.attention.logits.scoring import Content, Scoring, where_finite
 from bam_jax.attention.logits.skipping import Runs, Tiling
 from bam_jax.attention.pallas.gpu_arithmetic import (
     ALONG_COLUMNS,
@@ -141,7 +141,7 @@ class TilePipeline:
         return cls(
             pad(q, block_q),
             pad(k, block_k),
-            pad(jnp.where(finite, v, 0), block_k),
+            pad(where_finite(v, finite), block_k),
             queries,
             keys,
             parameters.table(formula, q.shape[2]),
