@@ -102,8 +102,17 @@ def peak(kind: str) -> float | None:
     >>> peak("NVIDIA H100 80GB HBM3") == CHIPS["h100"], peak("TPU v5 lite") == CHIPS["v5e"], peak("cpu")
     (True, True, None)
     """
+    return _of(CHIPS, kind)
+
+
+def memory(kind: str) -> float | None:
+    """The chip's number in `MEMORY`, as `peak`."""
+    return _of(MEMORY, kind)
+
+
+def _of(numbers: dict[str, float], kind: str) -> float | None:
     name = {"tpu v5": "v5p"}.get(kind.lower(), kind.lower().replace(" lite", "e"))
-    return next((operations for chip, operations in CHIPS.items() if chip in name and chip != "cpu"), None)
+    return next((number for chip, number in numbers.items() if chip in name and chip != "cpu"), None)
 
 
 BANDWIDTHS = {
@@ -117,3 +126,15 @@ BANDWIDTHS = {
     "v6e": 1640e9,
 }
 """Bytes per second of each chip's memory by the makers' pages, of those that have 80 GB where there are several."""
+
+MEMORY = {
+    "a6000": 48e9,
+    "a100": 80e9,
+    "h100": 80e9,
+    "h200": 141e9,
+    "v4": 32e9,
+    "v5e": 16e9,
+    "v5p": 95e9,
+    "v6e": 32e9,
+}
+"""Bytes of each chip's memory, as above."""

@@ -1,4 +1,4 @@
-"""The kind of device that a trace is for, which need not be this machine's."""
+"""The device that a trace is for, which need not be this machine's."""
 
 import jax
 
@@ -9,6 +9,16 @@ def platform() -> str:
     >>> platform() == jax.default_backend()
     True
     """
-    device = jax.sharding.get_abstract_mesh().abstract_device
+    device = _described()
     name = jax.default_backend() if device is None else device.platform
     return "gpu" if name in ("cuda", "rocm") else name  # as a description of a device may have it
+
+
+def device_kind() -> str:
+    """The model of the device, as JAX names it: of the same."""
+    device = _described()
+    return jax.devices()[0].device_kind if device is None else device.device_kind
+
+
+def _described() -> jax.sharding.AbstractDevice | None:
+    return jax.sharding.get_abstract_mesh().abstract_device

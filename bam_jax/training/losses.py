@@ -7,8 +7,12 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
+from bam_jax.models import counts
 from bam_jax.models.layers import head_logits, wide
 from bam_jax.parallel.sharding import BATCH, CONTEXT, TENSOR, TEXT, ambient_mesh
+from bam_jax.system.platform import device_kind, platform
+
+_ROWS = 128  # whose multiples matrix units like
 
 
 def cross_entropy(
@@ -39,19 +43,28 @@ def cross_entropy(
     kernel = kernel.astype(rows.dtype)
     if count <= chunk:
         return _sum_of_losses(kernel, bias, *flat), flat[2].sum()
+    # As many chunks, but of like size: the last one has few rows of padding.
+    alike = -(-count // -(-count // chunk))
+    chunk = min(chunk, alike + -alike % _ROWS)
     pad = -count % chunk  # rows of weight 0
     blocks = [jnp.pad(x, ((0, pad),) + ((0, 0),) * (x.ndim - 1)).reshape(-1, chunk, *x.shape[1:]) for x in flat]
     one_by_one = _sum_recomputed if recompute else _sum_of_chunks
     return one_by_one(kernel, bias, *blocks), flat[2].sum()
 
 
-def chunk_rows(vocab: int, elements: int = 2**25) -> int:
-    """Rows per chunk of `cross_entropy` that keep its float32 logits within 128 MiB.
+def chunk_rows(vocab: int, kind: str | None = None) -> int:
+    """Rows per chunk of `cross_entropy`, by the kind of device that JAX gives; None: the one that the trace is for.
 
-    >>> chunk_rows(32_768)
-    1024
+    On a listed chip a power of two, such that its float32 logits take at most 1/64 of the memory (`counts.MEMORY`): each chunk
+    reads the head and adds to its gradient, so that few large ones move fewer bytes. Elsewhere the logits take 128 MiB.
+
+    >>> chunk_rows(32_768, "cpu"), chunk_rows(32_768, "TPU v5 lite"), chunk_rows(32_768, "NVIDIA H100 80GB HBM3")
+    (1024, 1024, 8192)
     """
-    return max(1, elements // vocab)
+    memory = counts.memory(device_kind() if kind is None else kind)
+    if memory is None:
+        return max(1, 2**25 // vocab)
+    return 2 ** max(0, int(memory / 64 / 4 / vocab).bit_length() - 1)
 
 
 def _sum_of_losses(kernel: Array, bias: Array | None, rows: Array, targets: Array, weights: Array) -> Array:
@@ -59,10 +72,33 @@ def _sum_of_losses(kernel: Array, bias: Array | None, rows: Array, targets: Arra
     # Wide operands need no gradient of their own, and keep their derivatives of gradients.
     product = head_logits(rows, kernel, None) if rows.dtype == wide(rows) else _narrow_product(rows, kernel)
     logits = product if bias is None else product + bias
-    ids = jax.lax.broadcasted_iota(targets.dtype, logits.shape, 1)
-    # No gather: where devices share the vocabulary, a sum needs no more than a number of each to be sent.
-    chosen = jnp.sum(jnp.where(ids == targets[:, None], logits, 0), axis=1)
-    return jnp.sum(weights * (jax.nn.logsumexp(logits, axis=1) - chosen))
+    return jnp.sum(weights * (jax.nn.logsumexp(logits, axis=1) - _chosen(logits, targets)))
+
+
+def _look_up(logits: Float[Array, "N V"], targets: Int[Array, " N"]) -> Float[Array, " N"]:
+    """The logits of the targets."""
+    mesh = ambient_mesh()
+    if platform() == "gpu" and (mesh is None or mesh.shape[TENSOR] == 1):  # a sum would read all logits once more
+        return jnp.take_along_axis(logits, targets[:, None], axis=1)[:, 0]
+    # Where devices share the vocabulary, a sum needs no more than a number of each to be sent.
+    return jnp.sum(jnp.where(_is_target(logits, targets), logits, 0), axis=1)
+
+
+def _is_target(logits: Array, targets: Array) -> Array:
+    return jax.lax.broadcasted_iota(targets.dtype, logits.shape, 1) == targets[:, None]
+
+
+def _look_up_forward(logits: Array, targets: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _look_up(logits, targets), (logits, targets)
+
+
+def _look_up_backward(operands: tuple[Array, Array], d_chosen: Array) -> tuple[Array, None]:
+    # No scatter into zeros: part of the one product that makes the gradient of the logits.
+    return jnp.where(_is_target(*operands), d_chosen[:, None], 0), None
+
+
+_chosen = jax.custom_vjp(_look_up)
+_chosen.defvjp(_look_up_forward, _look_up_backward)
 
 
 @jax.custom_vjp
