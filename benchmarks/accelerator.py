@@ -229,6 +229,8 @@ def steps_cases(bench: Bench) -> Iterator[Case]:
     wanted: dict[str, dict[str, Any]] = {name: {"encoding": name, "ssmax": "off"} for name in bench.sizes.encodings}
     wanted["bam, SSMax"] = {"encoding": "bam", "ssmax": "on"}
     wanted["bam, SSMax, every activation kept"] = {**wanted["bam, SSMax"], "model.remat": False}
+    apart = {"model.remat": False, "model.scan": False}
+    wanted["bam, SSMax, every activation kept, layers apart"] = {**wanted["bam, SSMax"], **apart}
     for name, changes in wanted.items():
         yield Case("steps", name, functools.partial(time_step, bench, {**bench.sizes.model, **changes}))
 

@@ -22,7 +22,6 @@ import importlib.metadata
 import importlib.util
 import itertools
 import json
-import math
 import os
 import pathlib
 import re
@@ -42,7 +41,7 @@ from bam_jax.attention.logits.scoring import Differentiable, Residuals
 from bam_jax.attention.pallas import gpu, strips
 from bam_jax.attention.pallas.gpu_formula import LOWERED
 from bam_jax.system import extras, files
-from benchmarks import sass
+from benchmarks import hlo, sass
 
 NOTE = "Compiled on a CPU for an H100 by `python -m benchmarks.gpu_static`. Nothing ran on a chip."
 HEADS, KEY_HEADS, LENGTH = 16, 4, 8192
@@ -107,78 +106,22 @@ WHOLE = "uniform", "alibi", "ggd"
 """The biases for which a whole call is measured."""
 
 
-_NO_LAUNCH = ("", "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "copy-done", "async-done")
-
-
-def traffic(program: str) -> int:
-    """Count the bytes that a compiled program's kernels read and write, if each reads its operands once."""
-
-    def size(shape: str) -> int:
-        arrays = re.findall(r"\b[a-z]+(\d*)\[([\d,]*)\]", shape)  # of pred, without digits, each number is a byte
-        return sum(int(bits or 8) // 8 * math.prod(int(n) for n in sizes.split(",") if n) for bits, sizes in arrays)
-
-    body = program[program.index("\nENTRY ") :].splitlines()
-    sizes, total = {}, 0
-    for line in body:
-        found = re.match(r"\s+(?:ROOT )?%?([\w.\-]+) = (.*?) ([a-z\-]+)\((.*?)\)", line)
-        if found is None:
-            continue
-        name, shape, operation, operands = found.groups()
-        if operation in ("while", "conditional", "call"):
-            raise ValueError(f"not one kernel after another: {line.strip()[:200]}")
-        sizes[name] = size(shape)
-        if operation not in _NO_LAUNCH:
-            names = re.findall(r"%([\w.\-]+)", operands)
-            total += sizes[name] + sum(sizes[each] for each in names)
-    return total
+def h100s(count: int) -> list[Any]:
+    """Describe so many H100s of one machine, which need not be there."""
+    described = topologies.get_topology_desc(
+        platform="cuda", topology_name="h100", target_config=H100, topology=f"1x1x{count}"
+    )
+    return list(described.devices)
 
 
 def compile_for_h100(f: Callable, *arguments: Any) -> Any:
     """Compile a function for one H100, which need not be there."""
-    device: Any = topologies.get_topology_desc(
-        platform="cuda", topology_name="h100", target_config=H100, topology="1x1x1"
-    ).devices[0]
+    (device,) = h100s(1)
     here = jax.sharding.SingleDeviceSharding(device)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), arguments)
     described = jax.sharding.AbstractDevice(device_kind=device.device_kind, num_cores=None, platform="cuda")
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=described)):
         return jax.jit(f).lower(*shapes).compile()
-
-
-def launches(program: str) -> int:
-    """Count the kernels that a compiled program starts: those of a loop as often as it runs, those of the longest branch."""
-    computations = {
-        name: body
-        for _, name, body in re.findall(
-            r"^(ENTRY )?%?([\w.\-]+) \([^\n]*\{\n(.*?)^\}", program, re.MULTILINE | re.DOTALL
-        )
-    }
-    entry = re.search(r"^ENTRY %?([\w.\-]+)", program, re.MULTILINE)
-    assert entry is not None
-
-    def count(name: str) -> int:
-        total = 0
-        for line in computations[name].splitlines():
-            found = re.search(r"= .*? ([a-z\-]+)\(", line)
-            operation = "" if found is None else found.group(1)
-            inner = re.search(r"(?:body|to_apply)=%?([\w.\-]+)", line)
-            if operation == "while":
-                times = re.search(r'known_trip_count":\{"n":"(\d+)"', line)
-                if times is None or inner is None:
-                    raise ValueError(f"a loop of unknown length: {line.strip()[:200]}")
-                total += int(times.group(1)) * count(inner.group(1))
-            elif operation == "call" and inner is not None:
-                total += count(inner.group(1))
-            elif operation == "conditional":
-                branches = re.findall(
-                    r"(?:true_computation=|false_computation=|branch_computations=\{|, )%([\w.\-]+)", line
-                )
-                total += max(count(branch) for branch in branches if branch in computations)
-            else:
-                total += operation not in _NO_LAUNCH
-        return total
-
-    return count(entry.group(1))
 
 
 def operand_shapes(
@@ -315,12 +258,12 @@ def measure_call(name: str) -> Iterator[dict]:
     for gradients, f, arguments in ((False, forward, (position, *operands)), (True, both, both_arguments)):
         with _captured_output():  # the disassembly of each kernel
             compiled = compile_for_h100(f, *arguments)
-        program = compiled.as_text()
+        program = hlo.Program(compiled.as_text())
         yield {
             "bias": name,
             "gradients": gradients,
-            "launches": launches(program),
-            "traffic": round(traffic(program) / 1e9, 2),
+            "launches": program.launches(),
+            "traffic": round(program.traffic() / 1e9, 2),
             "temporary": round(compiled.memory_analysis().temp_size_in_bytes / 1e9, 2),
         }
 
@@ -347,6 +290,14 @@ def _captured_output() -> Iterator[list[str]]:
             captured.append(file.read().decode())
 
 
+def find_compiler() -> None:
+    """Load the compiler for GPUs, or say how to get it."""
+    try:
+        import jax_plugins.xla_cuda13  # noqa: F401
+    except ImportError as error:
+        raise errors.UserError(f"the compiler for GPUs is missing: {extras.remedy('compilers')}") from error
+
+
 def _find_disassembler() -> None:
     """Put the directory of `nvdisasm` into the PATH, where the compiler looks for it."""
     try:
@@ -367,10 +318,7 @@ def main(argv: Sequence[str]) -> None:
     jax.config.update("jax_platforms", "cpu")
     os.environ.update(MOSAIC_GPU_DUMP_PTXAS="1", MOSAIC_GPU_DUMP_RESOURCES="1", MOSAIC_GPU_DUMP_SASS="1")
     _find_disassembler()
-    try:
-        import jax_plugins.xla_cuda13  # noqa: F401
-    except ImportError as error:
-        raise errors.UserError(f"the compiler for GPUs is missing: {extras.remedy('compilers')}") from error
+    find_compiler()
     records: list[dict] = []
     calls: list[dict] = []
 

@@ -16,7 +16,7 @@ from bam_jax.attention import EMPTY, Dropout, Mask, Scoring, Tiling, Tokens, Uns
 from bam_jax.attention.pallas import gpu
 from bam_jax.config import Config, ModelConfig
 from bam_jax.models import transformer
-from benchmarks import gpu_static
+from benchmarks import gpu_static, hlo
 from tests.attention.common import Cauchy, Odd, close, normals, slopes
 from tests.marks import longest
 
@@ -173,7 +173,7 @@ def test_one_query_starts_few_programs_and_copies_no_cache(name):
     one = dataclasses.replace(whole, queries=queries)
     forward, _ = gpu_static.kernels(q, k, v, one)["forward"]
     compiled = gpu_static.compile_for_h100(forward, q, k, v, one)
-    assert gpu_static.launches(compiled.as_text()) <= 20
+    assert hlo.Program(compiled.as_text()).launches() <= 20
     assert compiled.memory_analysis().temp_size_in_bytes < k.size * k.dtype.itemsize / 2
 
 
@@ -262,7 +262,7 @@ def test_what_stands_in_for_the_kernels_has_few_launches():
     q, k, v, whole = gpu_static.operand_shapes("ggd", 64, dtype="float32")
     run = lambda whole, q, k, v, bias: attention(q, k, v, dataclasses.replace(whole, bias=bias))
     both = lambda d_out, whole, *x: jax.vjp(functools.partial(run, whole), *x)[1](d_out)
-    launches = lambda f, *shapes: gpu_static.launches(gpu_static.compile_for_h100(f, *shapes).as_text())
+    launches = lambda f, *shapes: hlo.Program(gpu_static.compile_for_h100(f, *shapes).as_text()).launches()
     arguments = whole, q, k, v, whole.bias
     alone = launches(run, *arguments)
     assert 0 < alone <= 200
