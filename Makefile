@@ -8,7 +8,7 @@ INSTALLED := $(ROOT).venv/installed
 SYNC := cd $(ROOT) && UV_PROJECT_ENVIRONMENT=.venv .venv/bin/uv sync --python .venv/bin/python --quiet --locked
 OLDEST := $(ROOT).venv-oldest/installed
 COMPILERS := $(ROOT).venv-compilers/installed
-COMPILING := tests/attention/pallas/test_tpu.py tests/attention/pallas/test_gpu.py tests/preflight/test_tpu.py
+COMPILING := tests/attention/pallas/test_tpu.py tests/attention/pallas/test_gpu.py tests/preflight/test_tpu.py tests/preflight/test_gpu.py
 UV := 0.13.8
 # Many container images set this. Every process of the tests would then compile jax and its libraries from source again.
 export PYTHONDONTWRITEBYTECODE :=

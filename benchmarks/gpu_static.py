@@ -32,7 +32,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import topologies
 
 from bam_jax import biases
 from bam_jax.attention import Mask, Scoring, Tiling, Tokens, attention
@@ -40,6 +39,7 @@ from bam_jax.attention.logits import tile
 from bam_jax.attention.logits.scoring import Differentiable, Residuals
 from bam_jax.attention.pallas import gpu, strips
 from bam_jax.attention.pallas.gpu_formula import LOWERED
+from bam_jax.preflight import chips
 from bam_jax.system import extras, files
 from benchmarks import hlo, sass
 
@@ -47,34 +47,6 @@ NOTE = "Compiled on a CPU for an H100 by `python -m benchmarks.gpu_static`. Noth
 HEADS, KEY_HEADS, LENGTH = 16, 4, 8192
 CALL = 144, 512, HEADS, 48
 """[B, T, H, D] of a whole call: a layer of the papers' models of 120M parameters."""
-
-# An H100 as XLA describes it; written by hand, from the chip's published properties.
-H100 = """
-gpu_device_info {
-  threads_per_block_limit: 1024
-  threads_per_warp: 32
-  shared_memory_per_block: 49152
-  shared_memory_per_core: 233472
-  threads_per_core_limit: 2048
-  core_count: 132
-  fpus_per_core: 128
-  block_dim_limit_x: 2147483647
-  block_dim_limit_y: 65535
-  block_dim_limit_z: 65535
-  memory_bandwidth: 3352320000000
-  l2_cache_size: 52428800
-  clock_rate_ghz: 1.98
-  device_memory_size: 84942979072
-  shared_memory_per_block_optin: 232448
-  cuda_compute_capability { major: 9 }
-  registers_per_core_limit: 65536
-  registers_per_block_limit: 65536
-}
-platform_name: "CUDA"
-dnn_version_info { major: 9 minor: 10 patch: 1 }
-runtime_version { major: 13 minor: 0 patch: 0 }
-device_description_str: "NVIDIA H100 80GB HBM3"
-"""
 
 
 def _number(*shape: int) -> Any:
@@ -106,17 +78,9 @@ WHOLE = "uniform", "alibi", "ggd"
 """The biases for which a whole call is measured."""
 
 
-def h100s(count: int) -> list[Any]:
-    """Describe so many H100s of one machine, which need not be there."""
-    described = topologies.get_topology_desc(
-        platform="cuda", topology_name="h100", target_config=H100, topology=f"1x1x{count}"
-    )
-    return list(described.devices)
-
-
 def compile_for_h100(f: Callable, *arguments: Any) -> Any:
     """Compile a function for one H100, which need not be there."""
-    (device,) = h100s(1)
+    (device,) = chips.gpus("h100", 1)
     here = jax.sharding.SingleDeviceSharding(device)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), arguments)
     described = jax.sharding.AbstractDevice(device_kind=device.device_kind, num_cores=None, platform="cuda")
@@ -290,14 +254,6 @@ def _captured_output() -> Iterator[list[str]]:
             captured.append(file.read().decode())
 
 
-def find_compiler() -> None:
-    """Load the compiler for GPUs, or say how to get it."""
-    try:
-        import jax_plugins.xla_cuda13  # noqa: F401
-    except ImportError as error:
-        raise errors.UserError(f"the compiler for GPUs is missing: {extras.remedy('compilers')}") from error
-
-
 def _find_disassembler() -> None:
     """Put the directory of `nvdisasm` into the PATH, where the compiler looks for it."""
     try:
@@ -318,7 +274,6 @@ def main(argv: Sequence[str]) -> None:
     jax.config.update("jax_platforms", "cpu")
     os.environ.update(MOSAIC_GPU_DUMP_PTXAS="1", MOSAIC_GPU_DUMP_RESOURCES="1", MOSAIC_GPU_DUMP_SASS="1")
     _find_disassembler()
-    find_compiler()
     records: list[dict] = []
     calls: list[dict] = []
 

@@ -22,9 +22,10 @@ import jax
 from bam_jax import config as configs
 from bam_jax.models import counts
 from bam_jax.parallel.sharding import make_mesh
+from bam_jax.preflight import chips
 from bam_jax.preflight.step import Step
 from bam_jax.system import files
-from benchmarks import gpu_static, hlo
+from benchmarks import hlo
 
 NOTE = "Compiled on a CPU for H100s by `python -m benchmarks.gpu_step`. Nothing ran on a chip."
 VOCAB = 32_768
@@ -40,7 +41,7 @@ VARIANTS: Sequence[Mapping[str, Any]] = tuple(
 def measure(path: str, overrides: Mapping[str, Any], devices: int) -> dict[str, Any]:
     """Compile one step and count."""
     config = configs.load(path, dict(overrides))
-    step = Step.of(config, VOCAB, make_mesh(config.mesh, gpu_static.h100s(devices)))
+    step = Step.of(config, VOCAB, make_mesh(config.mesh, chips.gpus("h100", devices)))
     start = time.perf_counter()
     compiled = step.lowered.compile()
     seconds, text, memory = time.perf_counter() - start, compiled.as_text(), compiled.memory_analysis()
@@ -71,7 +72,6 @@ def main(argv: Sequence[str]) -> None:
     given, overrides = configs.parse(argv, parser)
     files.keep_other(given.out, NOTE)
     jax.config.update("jax_platforms", "cpu")
-    gpu_static.find_compiler()
     records = []
     for changes in [overrides] if overrides else VARIANTS:
         records.append(measure(given.config, changes, given.devices))

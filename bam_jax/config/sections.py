@@ -59,6 +59,9 @@ class ModelConfig(ConfigSection):
     """0: what the tokenizer needs (`Tokenizer.padded`)."""
     remat: bool = False
     """Recompute each layer in the backward pass instead of storing its activations."""
+    remat_keep: str = younger("nothing")
+    """What recomputing keeps of a layer: nothing; or products, the results of matrix products and of attention, so that only what
+    is cheap is computed again."""
     scan: bool = True
     """Compile one layer and loop over it; false compiles each, faster for a few small layers on a CPU."""
     dtype: str = "auto"
@@ -97,6 +100,7 @@ class ModelConfig(ConfigSection):
         self.require("attention_dropout", 0 <= self.attention_dropout < 1, "at least 0 and below 1")
         self.known("family", FAMILIES)
         self.known("dtype", DTYPES)
+        self.known("remat_keep", ("nothing", "products"))
         if not self.head_dim:
             remedy = f"a divisor of the width {self.width}, or give config.model.head_dim"
             self.require("heads", self.width % self.heads == 0, remedy)

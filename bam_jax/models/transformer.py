@@ -179,7 +179,7 @@ class Decoder(nnx.Module):
 
     def _scan(self, x: Array, infos: list[TokenInfo]) -> Array:
         """The rows after all layers, one of each stack compiled."""
-        remat = jax.checkpoint if self.config.remat else lambda step: step
+        remat = self._remat
         after = lambda layer, info, x: (sharding.shard_activations(layer(x, info)[0]), None)
         places = self._places()
         if self.alternatives is not None:
@@ -200,6 +200,16 @@ class Decoder(nnx.Module):
             return jax.lax.scan(steps[0], x, places[0][1])[0]
         return scan_periods(x, steps, [state for _, state in places], self.stack_of)
 
+    def _remat(self, layer: Callable) -> Callable:
+        """The layer, computed again in the backward pass as the configuration says."""
+        if not self.config.remat:
+            return layer
+        saved = jax.checkpoint_policies
+        products = saved.save_from_both_policies(
+            saved.dots_with_no_batch_dims_saveable, saved.save_only_these_names("attention_out", "attention_lse")
+        )
+        return jax.checkpoint(layer, policy=products if self.config.remat_keep == "products" else None)
+
     def _unroll(
         self,
         x: Array,
@@ -219,7 +229,7 @@ class Decoder(nnx.Module):
             cache = None if caches is None else caches[n]
             own = self._with_kinds(infos[place], tokens) if n == 0 and cache is not None else infos[place]
             run = lambda state, x, cache, layer=layer, own=own, wanted=wanted: layer(state)(x, own, cache, wanted)
-            x, cache = (jax.checkpoint(run) if self.config.remat else run)(state, x, cache)
+            x, cache = self._remat(run)(state, x, cache)
             x = sharding.shard_activations(x)
             if cache is not None:
                 updated.append(cache)

@@ -1,12 +1,13 @@
-"""Check, without a TPU, whether a run fits a TPU topology, and bound the time of its steps.
+"""Check, without the chips, whether a run fits a TPU topology or the GPUs of a machine, and bound the time of its steps.
 
     python -m bam_jax.preflight --config=configs/lm_1b.py --topology=v5p:4x4x4 [--config.mesh.fsdp=64 ...]
+    python -m bam_jax.preflight --config=configs/lm_1b.py --topology=h100:8
 
 compiles the training step for the slice and prints the memory of a device, as the compiler plans it, and a lower bound on the
 step's time. The exit code is 1 if the step does not fit. --search finds the fewest micro-batches that fit: the largest ones.
 --read=524288 compiles the reading of a text of so many tokens instead, one chunk of it, as `evaluate` and `generate` read it.
 
-Needs libtpu, of the extra `compilers`; --topology=cpu:8 compiles for this machine with JAX_NUM_CPU_DEVICES=8.
+Needs the compilers of the extra `compilers`; --topology=cpu:8 compiles for this machine with JAX_NUM_CPU_DEVICES=8.
 """
 
 from bam_jax.system import errors
@@ -37,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     """The command line; see the module's docstring."""
     parser = errors.Parser(prog="python -m bam_jax.preflight", description=__doc__)
     parser.add_argument("--config", required=True, help="a Python file with get_config()")
-    parser.add_argument("--topology", required=True, help="a chip and how they stand, such as v5e:4x4; or cpu:8")
+    parser.add_argument("--topology", required=True, help="chips and how they stand, such as v5e:4x4; h100:8; or cpu:8")
     parser.add_argument("--search", action="store_true", help="find the fewest micro-batches that fit")
     parser.add_argument("--read", type=int, help="tokens of a text that is read through a cache, in place of a step")
     parser.add_argument("--utilisation", type=float, default=counts.UTILISATION, help="share of the peak reached (0.4)")
@@ -53,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"--utilisation={given.utilisation} must be above 0 and at most 1")
     config = configs.load(given.config, start.sizes(overrides, "") | overrides)
     if jax.config.jax_platforms is None:
-        jax.config.update("jax_platforms", "cpu")  # libtpu only compiles
+        jax.config.update("jax_platforms", "cpu")  # the other platforms' compilers are all that is needed of them
     where = chips.find(given.topology)
     vocab = run_folder.vocabulary_size(config, find_tokenizer(config.data.tokenizer, config.data.sources()))
     mesh = where.mesh(config.mesh)
@@ -75,6 +76,8 @@ def main(argv: Sequence[str]) -> int:
 
     found = search(config, dict(mesh.shape), compiled) if given.search else compiled(config)
     changes = {"optimizer.accumulate": found["micro_batches"], "model.remat": found["remat"]}
+    if found["remat"]:
+        changes["model.remat_keep"] = found["remat_keep"]
     found["options"] = configs.arguments(changes) if given.search else []
     print(json.dumps(found, indent=1) if given.json else report.to_text(found))
     if not found["fits"] and not given.search:
@@ -85,7 +88,8 @@ def main(argv: Sequence[str]) -> int:
 def search(config: Config, mesh: dict[str, int], compiled: Callable[[Config], dict[str, Any]]) -> dict[str, Any]:
     """The record with the fewest micro-batches that fit, since each passes over all weights; else that of the most.
 
-    Memory shrinks with every micro-batch more, so that halving finds the number. Without remat, remat is the last resort.
+    Memory shrinks with every micro-batch more, so that halving finds the number. Where no number fits, remat that keeps the
+    products is tried, then remat that keeps nothing.
     """
     shares = mesh[DATA] * mesh[FSDP]
     numbers = [n for n in range(1, config.batch + 1) if config.batch % n == 0 and config.batch // n % shares == 0]
@@ -94,10 +98,11 @@ def search(config: Config, mesh: dict[str, int], compiled: Callable[[Config], di
     at = lambda n: dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, accumulate=n))
     best = compiled(at(numbers[-1]))
     if not best["fits"]:
-        if config.model.remat:
+        if config.model.remat and config.model.remat_keep == "nothing":
             return best
-        again = dataclasses.replace(config, model=dataclasses.replace(config.model, remat=True))
-        return search(again, mesh, compiled)
+        keep = "nothing" if config.model.remat else "products"
+        again = dataclasses.replace(config.model, remat=True, remat_keep=keep)
+        return search(dataclasses.replace(config, model=again), mesh, compiled)
     low, high = 0, len(numbers) - 1  # numbers[high] fits
     while low < high:
         middle = (low + high) // 2

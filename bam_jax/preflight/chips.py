@@ -35,8 +35,43 @@ CHIPS = {
     "v5e": Chip(15.75 * GIB, BANDWIDTHS["v5e"], 200e9, (16, 16)),
     "v5p": Chip(95.73 * GIB, BANDWIDTHS["v5p"], 600e9, (16, 20, 28)),
     "v6e": Chip(31.24 * GIB, BANDWIDTHS["v6e"], 400e9, (16, 16)),
+    "h100": Chip(0.75 * 84.94e9, BANDWIDTHS["h100"], 900e9, (8,)),
+    "h200": Chip(0.75 * 150.75e9, BANDWIDTHS["h200"], 900e9, (8,)),
 }
-"""The chips; rates of links, both ways together, are those of the makers' pages (cloud.google.com/tpu/docs/v5e, v5p, v6e)."""
+"""The chips; rates of links, both ways together, are those of the makers' pages (cloud.google.com/tpu/docs/v5e, v5p, v6e;
+nvidia.com: NVLink between the GPUs of one machine). Of a GPU's memory JAX takes three quarters unless it is told otherwise."""
+
+# A Hopper GPU as XLA describes it, from the chip's published properties.
+_HOPPER = """
+gpu_device_info {
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  shared_memory_per_block: 49152
+  shared_memory_per_core: 233472
+  threads_per_core_limit: 2048
+  core_count: 132
+  fpus_per_core: 128
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  memory_bandwidth: %(bandwidth)d
+  l2_cache_size: 52428800
+  clock_rate_ghz: 1.98
+  device_memory_size: %(memory)d
+  shared_memory_per_block_optin: 232448
+  cuda_compute_capability { major: 9 }
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 10 patch: 1 }
+runtime_version { major: 13 minor: 0 patch: 0 }
+device_description_str: "%(name)s"
+"""
+_HOPPERS = {
+    "h100": {"name": "NVIDIA H100 80GB HBM3", "memory": 84_942_979_072, "bandwidth": BANDWIDTHS["h100"]},
+    "h200": {"name": "NVIDIA H200", "memory": 150_754_820_096, "bandwidth": BANDWIDTHS["h200"]},
+}
 
 CPU = "cpu"
 
@@ -78,6 +113,11 @@ def find(name: str) -> Slice:
                 "set JAX_NUM_CPU_DEVICES in the environment for more"
             )
         return Slice(name, kind, jax.devices()[: int(shape)])
+    if kind in _HOPPERS:
+        most = math.prod(CHIPS[kind].largest)
+        if not shape.isdecimal() or not 0 < int(shape) <= most:
+            raise UserError(f"--topology={name} must be {kind}: and a number of GPUs of one machine, {most} at most")
+        return Slice(name, kind, gpus(kind, int(shape)))
     sizes, largest = shape.split("x"), CHIPS[kind].largest  # checked before libtpu is loaded and asked
     example = f"{kind}:{'x'.join('4' * len(largest))}"
     numbers = [int(size) for size in sizes if size.isdecimal()]
@@ -97,6 +137,16 @@ def find(name: str) -> Slice:
     except jax.errors.JaxRuntimeError as error:
         said = str(error).splitlines()[0]
         raise UserError(f"--topology={name} is no slice that there is; give for example {example} ({said})") from error
+
+
+def gpus(kind: str, count: int) -> Sequence[jax.Device]:
+    """Describe so many GPUs of one machine, "h100" or "h200", which need not be there."""
+    if importlib.util.find_spec("jax_plugins") is None or importlib.util.find_spec("jax_plugins.xla_cuda13") is None:
+        raise UserError(f"the compiler for GPUs is not installed: {extras.remedy('compilers')}")
+    described = topologies.get_topology_desc(
+        platform="cuda", topology_name=kind, target_config=_HOPPER % _HOPPERS[kind], topology=f"1x1x{count}"
+    )
+    return list(described.devices)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ XLA's cost analysis counts the body of a loop once, and layers and micro-batches
 import dataclasses
 import math
 
+from bam_jax.config import Config
 from bam_jax.models import counts
 from bam_jax.parallel.sharding import CONTEXT, DATA, FSDP, TENSOR
 from bam_jax.preflight.chips import Slice
@@ -33,8 +34,13 @@ class Work:
 
 def work(step: Step) -> Work:
     """The work of one device, roughly."""
-    operations = counts.training_operations(step.config) / step.config.steps * (4 / 3 if step.config.model.remat else 1)
+    operations = counts.training_operations(step.config) / step.config.steps * (4 / 3 if _twice(step.config) else 1)
     return Work(operations / step.mesh.size, _read(step), _sent(step))
+
+
+def _twice(config: Config) -> bool:
+    """Whether the products of a layer are computed again in the backward pass."""
+    return config.model.remat and config.model.remat_keep == "nothing"
 
 
 def _tokens(step: Step) -> float:
@@ -52,7 +58,7 @@ def _read(step: Step) -> float:
     """
     config, size = step.config, step.mesh.shape
     weights = held(step.state["model"]["params"])
-    passes = 4 if config.model.remat else 3
+    passes = 4 if _twice(config) else 3
     widths = 12 * config.model.width + 8 * config.model.hidden / size[TENSOR]
     activations = 2 * step.item * _tokens(step) * widths
     whole = weights * size[FSDP] / 4 * step.item
@@ -72,7 +78,7 @@ def _sent(step: Step) -> float:
     part = held(params["layers"]) / 4
     vocab, width = params["embed"]["embedding"].shape
     head = vocab * width / size[TENSOR]
-    again = 3 if config.model.remat else 2
+    again = 3 if _twice(config) else 2
     rows = _tokens(step) * config.model.width * item
     model = config.model
     keys = _tokens(step) * item * (model.kv_heads or model.heads) * model.head_width / size[TENSOR]

@@ -21,6 +21,7 @@ def record(step: Step, made: Compiled, where: Slice, utilisation: float) -> dict
         "rows": config.batch // config.optimizer.accumulate,
         "context": config.context,
         "remat": config.model.remat,
+        "remat_keep": config.model.remat_keep,
         "bytes": step.bytes(),
         "compiled": {**dataclasses.asdict(made), "total": made.total},
         "memory": None if where.chip is None else where.chip.memory,
@@ -47,7 +48,7 @@ def to_text(found: dict[str, Any]) -> str:
     lines = [
         f"{found['topology']}: {found['devices']} devices, mesh {mesh}",
         f"a step: {found['micro_batches']} x {found['rows']} rows of {found['context']:,} tokens, remat "
-        f"{'on' if found['remat'] else 'off'}",
+        + (f"that keeps {found['remat_keep']}" if found["remat"] else "off"),
         "",
         f"{'one device':34}{'':>12}   seconds, if nothing else took time",
     ]

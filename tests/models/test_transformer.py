@@ -233,14 +233,34 @@ def test_attention_of_a_layer_is_the_papers_formula(ssmax, tokens, rng):
 
 @pytest.mark.full
 def test_remat_keeps_fewer_activations():
-    def kept(remat):
-        model = build("bam", layers=6, scan=True, remat=remat)
+    def kept(**remat):
+        model = build("bam", layers=6, scan=True, **remat)
         graph, state = nnx.split(model)
         loss = lambda state, tokens: nnx.merge(graph, state)(tokens)[0].sum()
         compiled = jax.jit(jax.grad(loss)).lower(state, jnp.zeros((4, 128), jnp.int32)).compile()
         return compiled.memory_analysis().temp_size_in_bytes
 
-    assert kept(True) < 0.7 * kept(False)
+    everything, nothing = kept(), kept(remat=True)
+    assert nothing < 0.7 * everything and nothing < kept(remat=True, remat_keep="products") < everything
+
+
+@pytest.mark.parametrize("scan", [True, False])
+def test_a_layer_that_keeps_its_products_multiplies_none_again(scan):
+    """And its gradient is the same."""
+
+    def gradient_of(**remat):
+        model = build("bam", layers=2, scan=scan, **remat)
+        graph, state = nnx.split(model)
+        loss = lambda state, tokens: jnp.square(nnx.merge(graph, state)(tokens)[0]).sum()
+        return jax.jit(jax.grad(loss)), (state, jnp.arange(2 * T).reshape(2, T) % VOCAB)
+
+    def products(gradient, arguments):
+        return gradient.lower(*arguments).as_text().count("stablehlo.dot_general")
+
+    keep = {"remat": True, "remat_keep": "products"}
+    plain, keeping, again = (gradient_of(**options) for options in ({}, keep, {"remat": True}))
+    assert products(*keeping) == products(*plain) < products(*again)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), keeping[0](*keeping[1]), plain[0](*plain[1]))
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,9 @@ def test_the_batch_is_what_the_loader_gives(overrides):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("v9:4x4", "unknown chip; known: cpu, v5e, v5p, v6e"),
+        ("v9:4x4", "unknown chip; known: cpu, h100, h200, v5e, v5p, v6e"),
+        ("h100:9", "must be h100: and a number of GPUs of one machine, 8 at most"),
+        ("h200:4", r"the compiler for GPUs is not installed: pip install '\.\[compilers\]' in a clone"),
         ("v5p:4xfour", "v5p stand in 3 numbers, .* for example v5p:4x4x4"),
         ("v5e:100x100", "of 256 chips at most"),
         ("v5e:4x4", r"needs libtpu, .* pip install '\.\[compilers\]' in a clone"),
@@ -122,20 +124,22 @@ def test_a_record_that_does_not_fit_says_so(monkeypatch):
     assert fits["seconds"]["compute"] == fits["work"]["operations"] / (0.4 * 197e12)
 
 
-@pytest.mark.parametrize(("room", "accumulate", "remat"), [(16, 1, False), (5, 4, False), (1, 8, True)])
-def test_the_fewest_micro_batches_that_fit(room, accumulate, remat):
-    """A row takes a GB; half of one where layers are computed again."""
+@pytest.mark.parametrize(
+    ("room", "accumulate", "kept"), [(16, 1, None), (5, 4, None), (1.6, 8, "products"), (1, 8, "nothing")]
+)
+def test_the_fewest_micro_batches_that_fit(room, accumulate, kept):
+    """A row takes a GB; 0.8 of one where a layer keeps its products, and half of one where it keeps nothing."""
     asked = []
 
     def compiled(config):
-        asked.append((config.optimizer.accumulate, config.model.remat))
+        asked.append((config.optimizer.accumulate, config.model.remat_keep if config.model.remat else None))
         rows = config.batch // config.optimizer.accumulate
-        return {"fits": rows * (0.5 if config.model.remat else 1) <= room, "asked": asked[-1]}
+        return {"fits": rows * {None: 1, "products": 0.8, "nothing": 0.5}[asked[-1][1]] <= room, "asked": asked[-1]}
 
     config = tiny("model.remat=False")
     found = search(config, {"data": 2, "fsdp": 1}, compiled)
-    assert found["fits"] and found["asked"] == (accumulate, remat)
-    assert len(asked) == len(set(asked)) <= 5
+    assert found["fits"] and found["asked"] == (accumulate, kept)
+    assert len(asked) == len(set(asked)) <= 6
     assert not search(config, {"data": 2, "fsdp": 1}, lambda config: {"fits": False})["fits"]
     with pytest.raises(UserError, match="batch=16 must be a multiple of the 3 devices"):
         search(config, {"data": 3, "fsdp": 1}, compiled)
