@@ -90,15 +90,15 @@ class Program:
         """The bytes that an instruction reads and writes."""
         if not each.launches:
             return 0
-        shape = each.shape
-        if each.operation.endswith("-start"):  # ((operands), results, state)
-            shape = _parts(shape)[1]
-        whole = [_size(known[name].shape) for name in each.operands]
-        inside = self.computations[each.called("calls")[0]] if "fusion" in each.operation else [each]
         if each.operation in ("dynamic-slice", "dynamic-update-slice"):
             return _sliced_alone(each, known)
+        shape = each.shape
+        if each.operation in ("fusion-start", "copy-start"):  # (operands, results, state)
+            shape = _parts(shape)[1]
+        whole = [_size(known[name].shape) for name in each.operands]
         if "fusion" not in each.operation:
             return _size(shape) + sum(whole)
+        inside = self.computations[each.called("calls")[0]]
         reads = sum(min(size, part) for size, part in zip(whole, _read(inside, len(whole)), strict=True))
         replaced = [x for x in inside if x.operation == "dynamic-update-slice"]
         inner = {x.name: x for x in inside}
