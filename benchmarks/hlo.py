@@ -93,8 +93,8 @@ class Program:
         if each.operation in ("dynamic-slice", "dynamic-update-slice"):
             return _sliced_alone(each, known)
         shape = each.shape
-        if each.operation in ("fusion-start", "copy-start"):  # (operands, results, state)
-            shape = _parts(shape)[1]
+        if each.operation.endswith("-start") and each.operation != "all-reduce-start" and shape.startswith("("):
+            shape = _parts(shape)[1]  # of (operands, results, state)
         whole = [_size(known[name].shape) for name in each.operands]
         if "fusion" not in each.operation:
             return _size(shape) + sum(whole)

@@ -260,7 +260,10 @@ def attention(
         drops = scoring.dropout.per_head(q.shape[0], q.shape[2]) if scoring.dropout.rate else None
         scoring = dataclasses.replace(scoring, dropout=drops)
     scoring = _narrowed(scoring, jnp.promote_types(q.dtype, jnp.float32))
-    q, scoring = (q, scoring) if chosen.scales else _fold_scale(q, scoring)
+    if chosen.scales:  # one of its own: q may be widened
+        scoring = dataclasses.replace(scoring, scale=scoring.content(q.shape[-1]).scale)
+    else:
+        q, scoring = _fold_scale(q, scoring)
     nothing = not (q.size and k.size)  # no rows, or rows that see nothing
     compute = _blind if nothing else functools.partial(_plain if chosen.plain else _compiled, chosen, tiling)
     whole = functools.partial(

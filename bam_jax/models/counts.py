@@ -137,4 +137,4 @@ MEMORY = {
     "v5p": 95e9,
     "v6e": 32e9,
 }
-"""Bytes of each chip's memory, as above."""
+"""Bytes of each chip's memory, as above: an A100 is one of 80 GB."""

@@ -17,7 +17,7 @@ from bam_jax.preflight.step import Step, held
 class Work:
     """The work of one device in a step."""
 
-    operations: float  # floating-point ones, a third more where layers are computed again
+    operations: float  # floating-point ones, a third more where products are computed again
     read: float  # bytes that it reads from and writes to its memory
     sent: float  # bytes that it sends to others
 
@@ -53,8 +53,9 @@ def _tokens(step: Step) -> float:
 def _read(step: Step) -> float:
     """Weights, whole, in every pass of every micro-batch; activations, written and read; the optimiser's seven arrays.
 
-    The passes are one forward, one again under remat, and two back; the activations of a layer (12 E + 8 F / t) a token and pass,
-    with widths E and F and t devices along tensor. Attention's tiles and what the compiler does not fuse come on top.
+    The passes are one forward, one again where products are computed again, and two back; the activations of a layer
+    (12 E + 8 F / t) a token and pass, with widths E and F and t devices along tensor. Attention's tiles and what the compiler
+    does not fuse come on top.
     """
     config, size = step.config, step.mesh.shape
     weights = held(step.state["model"]["params"])

@@ -75,30 +75,25 @@ def _sum_of_losses(kernel: Array, bias: Array | None, rows: Array, targets: Arra
     return jnp.sum(weights * (jax.nn.logsumexp(logits, axis=1) - _chosen(logits, targets)))
 
 
-def _look_up(logits: Float[Array, "N V"], targets: Int[Array, " N"]) -> Float[Array, " N"]:
+@jax.custom_jvp
+def _chosen(logits: Float[Array, "N V"], targets: Int[Array, " N"]) -> Float[Array, " N"]:
     """The logits of the targets."""
-    mesh = ambient_mesh()
-    if platform() == "gpu" and (mesh is None or mesh.shape[TENSOR] == 1):  # a sum would read all logits once more
-        return jnp.take_along_axis(logits, targets[:, None], axis=1)[:, 0]
+    whole = jax.sharding.get_abstract_mesh().shape.get(TENSOR, 1) == 1
+    if platform() == "gpu" and whole:  # a sum would read all logits once more
+        return jnp.take_along_axis(logits, targets[:, None], axis=1, mode="clip")[:, 0]
     # Where devices share the vocabulary, a sum needs no more than a number of each to be sent.
-    return jnp.sum(jnp.where(_is_target(logits, targets), logits, 0), axis=1)
+    return _sum_of_chosen(logits, targets)
 
 
-def _is_target(logits: Array, targets: Array) -> Array:
-    return jax.lax.broadcasted_iota(targets.dtype, logits.shape, 1) == targets[:, None]
+def _sum_of_chosen(logits: Array, targets: Array) -> Array:
+    ids = jax.lax.broadcasted_iota(targets.dtype, logits.shape, 1)
+    return jnp.sum(jnp.where(ids == targets[:, None], logits, 0), axis=1)
 
 
-def _look_up_forward(logits: Array, targets: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _look_up(logits, targets), (logits, targets)
-
-
-def _look_up_backward(operands: tuple[Array, Array], d_chosen: Array) -> tuple[Array, None]:
-    # No scatter into zeros: part of the one product that makes the gradient of the logits.
-    return jnp.where(_is_target(*operands), d_chosen[:, None], 0), None
-
-
-_chosen = jax.custom_vjp(_look_up)
-_chosen.defvjp(_look_up_forward, _look_up_backward)
+@_chosen.defjvp
+def _slope_of_chosen(primals: tuple[Array, Array], tangents: tuple[Array, Any]) -> tuple[Array, Array]:
+    # Of the sum: that of a look-up is transposed to a scatter, this one to a part of the product that the logits' gradient is.
+    return _chosen(*primals), _sum_of_chosen(tangents[0], primals[1])
 
 
 @jax.custom_vjp

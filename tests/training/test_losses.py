@@ -3,6 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bam_jax.config import MeshConfig
+from bam_jax.parallel.sharding import make_mesh
 from bam_jax.training import losses
 
 
@@ -72,3 +74,40 @@ def test_a_bfloat16_head_has_a_bfloat16_gradient_of_products_as_narrow(rows, rec
     lowered = jax.jit(gradient).lower(*narrow).as_text().splitlines()
     operands = [line.partition(" : (")[2].partition(") ->")[0] for line in lowered if "dot_general" in line]
     assert len(operands) >= 3 and all(x.count("bf16>") == 2 for x in operands), operands
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_a_target_of_weight_0_may_be_any_number(rows, platform, monkeypatch):
+    monkeypatch.setattr(losses, "platform", lambda: platform)
+    hidden, kernel, bias, targets, weights = rows
+    beyond = np.where(weights == 0, 10**6, targets).astype(np.int32)
+    assert (beyond != targets).any()
+    loss = lambda targets, hidden, kernel: losses.cross_entropy(hidden, kernel, bias, targets, weights, chunk=4)[0]
+    for made, right in zip(
+        jax.value_and_grad(loss, (1, 2))(beyond, hidden, kernel),
+        jax.value_and_grad(loss, (1, 2))(targets, hidden, kernel),
+        strict=True,
+    ):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), made, right)
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_gpus_look_targets_up_where_they_do_not_share_the_vocabulary(tensor, monkeypatch):
+    """And no gradient is a scatter."""
+    monkeypatch.setattr(losses, "platform", lambda: "gpu")
+    mesh = make_mesh(MeshConfig(data=2, fsdp=1, tensor=tensor), jax.devices()[: 2 * tensor])
+    given = jnp.zeros((2, 8, 4)), jnp.zeros((4, 16)), None, jnp.zeros((2, 8), jnp.int32), jnp.ones((2, 8))
+    with jax.set_mesh(mesh):
+        loss = jax.jit(jax.value_and_grad(lambda *x: losses.sharded_cross_entropy(*x)[0], (0, 1)))
+        lowered = loss.lower(*given).as_text()
+    assert ("stablehlo.gather" in lowered) == (tensor == 1) and "stablehlo.scatter" not in lowered
+
+
+@pytest.mark.parametrize("count", [20, 21, 22, 23, 24, 25])
+def test_chunks_are_alike(count, monkeypatch):
+    """Twelve rows at most, in multiples of two: of 25 rows there are three times 10, and not 12, 12 and 1 with 11 of padding."""
+    monkeypatch.setattr(losses, "_ROWS", 2)
+    given = jnp.zeros((count, 4)), jnp.zeros((4, 16)), None, jnp.zeros(count, jnp.int32), jnp.ones(count)
+    loss = str(jax.make_jaxpr(lambda *x: losses.cross_entropy(*x, chunk=12)[0])(*given))
+    chunk = {20: 10, 21: 12, 22: 12, 23: 12, 24: 12, 25: 10}[count]
+    assert f"f32[{-(-count // chunk)},{chunk},4]" in loss

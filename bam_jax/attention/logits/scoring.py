@@ -165,7 +165,9 @@ def mask_nonfinite(
     NaN. So the key carries it for both: who sees it becomes NaN, who does not never meets it.
     """
     finite = jnp.isfinite(v)
-    return jnp.where(finite.all(-1, keepdims=True), k, jnp.nan), where_finite(v, finite)
+    # A sum, and no choice between keys and NaNs: see `where_finite`.
+    flaw = jnp.where(finite.all(-1, keepdims=True), 0, jnp.nan).astype(k.dtype)
+    return k + flaw, where_finite(v, finite)
 
 
 def where_finite(x: Float[Array, "..."], finite: Bool[Array, "..."]) -> Float[Array, "..."]:

@@ -43,7 +43,7 @@ class Keys:
     segment: Array | None
     coordinate: Coordinate
     code: Array | None
-    flaw: Array | None = None  # NaN where the key's value is not finite, else 0; None: keys are NaN there themselves
+    flaw: Array | None = None  # NaN where the key's value is not finite, else 0; None: the kernel knows by other means
 
 
 def sides(scoring: Scoring) -> tuple[Queries, Keys]:

@@ -7,8 +7,9 @@ keep their layout [B, T, H, D]. Positions are inputs, so that packed, cached and
 A relative bias comes in strips where offsets are those of slots, so that its formula costs a tile nothing; see `gpu_strips`.
 
 It is compiled for an H100 and interpreted on a CPU by its tests. On an H100 and an H200 it has parity with every bias and mask,
-and the same bits in each run (docs/accelerator.md). That was before strips, and before gradients were stored through shared
-memory. Both have only been compiled, counted (`benchmarks.gpu_static`) and interpreted; the addresses of strips are emulated.
+and the same bits in each run (docs/accelerator.md). That was before strips, before results were stored in the operands' type
+through shared memory, the output in two halves, and before values that are not finite were marked beside their keys. All this
+has only been compiled, counted (`benchmarks.gpu_static`) and interpreted; the addresses of strips are emulated.
 Biases of many parameters (T5, FIRE) spill registers in the gradients of the query side: right, and slow.
 """
 
@@ -192,7 +193,9 @@ def _logits(loaded: LoadedTile, product: Array, sides: Callable) -> tuple[Array,
     queries, keys = sides(loaded.along_columns)
     content, scores, unit = loaded.content, product, _BITS
     bare = isinstance(loaded.bias, Uniform) and queries.temperature is None and content.soft_cap is None
-    if bare and content.scale > 0:  # which keeps their order
+    if (
+        bare and content.scale * HIDDEN < 2 * FLOOR
+    ):  # which keeps their order, and hidden logits below the first maximum
         unit *= content.scale
     else:
         scores = content.scores(product)
@@ -231,7 +234,8 @@ def _forward_finish(dtype: jnp.dtype, state: tuple) -> tuple:
     lse = jnp.where(none, HIDDEN, top + jnp.log(whole))
     out = sums * spread(1 / whole, sums.shape)
     result = out.astype(dtype)
-    return (result, out - result.astype(out.dtype)), (lse,)
+    rest = out - result.astype(out.dtype)
+    return (result, jnp.where(jnp.abs(rest) < -HIDDEN, rest, 0.0)), (lse,)  # 0 beside a result that is not finite
 
 
 def _as_it_is(x: Array) -> Array:
