@@ -63,7 +63,8 @@ class ModelConfig(ConfigSection):
     """What recomputing keeps of a layer: nothing; or products, the results of matrix products and of attention, so that only what
     is cheap is computed again."""
     scan: bool = True
-    """Compile one layer and loop over it; false compiles each, faster for a few small layers on a CPU."""
+    """Compile one layer and loop over it. False compiles each: slower to compile, and faster for a few small layers on a CPU,
+    and by the bytes that are moved on a GPU, where a loop copies what it keeps."""
     dtype: str = "auto"
     """Dtype of matrix products; auto: bfloat16 on accelerators, float32 on CPU."""
     qk_norm: bool = younger(False)
