@@ -193,9 +193,8 @@ def _logits(loaded: LoadedTile, product: Array, sides: Callable) -> tuple[Array,
     queries, keys = sides(loaded.along_columns)
     content, scores, unit = loaded.content, product, _BITS
     bare = isinstance(loaded.bias, Uniform) and queries.temperature is None and content.soft_cap is None
-    if (
-        bare and content.scale * HIDDEN < 2 * FLOOR
-    ):  # which keeps their order, and hidden logits below the first maximum
+    # A positive scale keeps their order, one that is not tiny hidden logits below the first maximum.
+    if bare and content.scale * HIDDEN < 2 * FLOOR:
         unit *= content.scale
     else:
         scores = content.scores(product)
