@@ -144,14 +144,14 @@ def test_missing_and_damaged_rates_name_their_search(tmp_path):
 
 PAPERS = [path.stem for pattern in ("bam_*.py", "cable_*.py") for path in sorted(EXPERIMENTS.glob(pattern))]
 ENCODERS = ["cable_figure6_mlm", "cable_figure7_contrastive", "cable_table3_retrieval"]
-RATES = ["small_rates", "encoder_rates", "patterns_rates", "quickstart_rates", "null_rates"]
+RATES = ["small_rates", "encoder_rates", "patterns_rates", "quickstart_rates", "null_rates", "fair_rates"]
 STUDIES = ["prior_study", "prior_slopes", "prior_patterns", "prior_shapes"]
 
 
 @pytest.mark.parametrize(
     ("names", "scale", "runs"),
     [
-        *((name, None, count) for name, count in zip(RATES, (150, 30, 54, 36, 96), strict=True)),
+        *((name, None, count) for name, count in zip(RATES, (150, 30, 54, 36, 96, 96), strict=True)),
         *((name, None, count) for name, count in zip(STUDIES, (80, 56, 28, 67), strict=True)),
         ("prior_confirmation", "small", 160),
         pytest.param(ENCODERS, "small", 120, marks=pytest.mark.full),
