@@ -260,7 +260,7 @@ FILES = (
     "leaderboard",
     "emergence",
 )
-UNSEARCHED = ("synthetic", "fair_retrieval", "leaderboard")
+UNSEARCHED = ("synthetic", "leaderboard")
 CLAIMS = {name: claims.load(EXPERIMENTS / "claims" / f"{name}.toml").claims for name in FILES}
 PAPERS = [*CLAIMS["papers"], *CLAIMS["encoders"]]
 
