@@ -90,8 +90,11 @@ class Program:
         """The bytes that an instruction reads and writes."""
         if not each.launches:
             return 0
-        if each.operation in ("dynamic-slice", "dynamic-update-slice"):
-            return _sliced_alone(each, known)
+        if each.operation in (
+            "dynamic-slice",
+            "dynamic-update-slice",
+        ):  # outside a fusion: the slice is read and written
+            return 2 * _size(each.shape if each.operation == "dynamic-slice" else known[each.operands[1]].shape)
         shape = each.shape
         if each.operation.endswith("-start") and each.operation != "all-reduce-start" and shape.startswith("("):
             shape = _parts(shape)[1]  # of (operands, results, state)
@@ -106,13 +109,8 @@ class Program:
         return int(reads) + max(0, _size(shape) - saved)
 
 
-def _sliced_alone(each: Instruction, known: dict[str, Instruction]) -> int:
-    """The bytes of a slice outside a fusion: read, and written elsewhere."""
-    return 2 * _size(each.shape if each.operation == "dynamic-slice" else known[each.operands[1]].shape)
-
-
 def _read(inside: Iterable[Instruction], count: int) -> list[float]:
-    """For each parameter of a fusion the bytes that it reads of it at most: what it takes only slices of has few."""
+    """An upper bound on the bytes that a fusion reads of each parameter: those of slices where it takes nothing else."""
     numbers = {}
     limits: list[float] = [0.0] * count
     for each in inside:

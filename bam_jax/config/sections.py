@@ -60,11 +60,11 @@ class ModelConfig(ConfigSection):
     remat: bool = False
     """Recompute each layer in the backward pass instead of storing its activations."""
     remat_keep: str = younger("nothing")
-    """What recomputing keeps of a layer: nothing; or products, the results of matrix products and of attention, so that only what
-    is cheap is computed again."""
+    """What `remat` stores of a layer all the same. "nothing", or "products": the results of matrix products and of attention, so
+    that only cheap operations are computed again."""
     scan: bool = True
-    """Compile one layer and loop over it. False compiles each: slower to compile, and faster for a few small layers on a CPU,
-    and by the bytes that are moved on a GPU, where a loop copies what it keeps."""
+    """Compile one layer and loop over it. False compiles every layer, which takes longer. It is faster for a few small layers on
+    a CPU, and trains with fewer bytes moved on a GPU: a loop copies all that it keeps for the backward pass."""
     dtype: str = "auto"
     """Dtype of matrix products; auto: bfloat16 on accelerators, float32 on CPU."""
     qk_norm: bool = younger(False)

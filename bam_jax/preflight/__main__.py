@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"--utilisation={given.utilisation} must be above 0 and at most 1")
     config = configs.load(given.config, start.sizes(overrides, "") | overrides)
     if jax.config.jax_platforms is None:
-        jax.config.update("jax_platforms", "cpu")  # the other platforms' compilers are all that is needed of them
+        jax.config.update("jax_platforms", "cpu")  # nothing runs, and compilers need no device
     where = chips.find(given.topology)
     vocab = run_folder.vocabulary_size(config, find_tokenizer(config.data.tokenizer, config.data.sources()))
     mesh = where.mesh(config.mesh)

@@ -31,16 +31,6 @@ class Chip:
     largest: tuple[int, ...]  # slice, as chips stand in it
 
 
-CHIPS = {
-    "v5e": Chip(15.75 * GIB, BANDWIDTHS["v5e"], 200e9, (16, 16)),
-    "v5p": Chip(95.73 * GIB, BANDWIDTHS["v5p"], 600e9, (16, 20, 28)),
-    "v6e": Chip(31.24 * GIB, BANDWIDTHS["v6e"], 400e9, (16, 16)),
-    "h100": Chip(0.75 * 84.94e9, BANDWIDTHS["h100"], 900e9, (8,)),
-    "h200": Chip(0.75 * 150.75e9, BANDWIDTHS["h200"], 900e9, (8,)),
-}
-"""The chips; rates of links, both ways together, are those of the makers' pages (cloud.google.com/tpu/docs/v5e, v5p, v6e;
-nvidia.com: NVLink between the GPUs of one machine). Of a GPU's memory JAX takes three quarters unless it is told otherwise."""
-
 # A Hopper GPU as XLA describes it, from the chip's published properties.
 _HOPPER = """
 gpu_device_info {
@@ -68,10 +58,18 @@ dnn_version_info { major: 9 minor: 10 patch: 1 }
 runtime_version { major: 13 minor: 0 patch: 0 }
 device_description_str: "%(name)s"
 """
-_HOPPERS = {
-    "h100": {"name": "NVIDIA H100 80GB HBM3", "memory": 84_942_979_072, "bandwidth": BANDWIDTHS["h100"]},
-    "h200": {"name": "NVIDIA H200", "memory": 150_754_820_096, "bandwidth": BANDWIDTHS["h200"]},
+_HOPPERS = {"h100": ("NVIDIA H100 80GB HBM3", 84_942_979_072), "h200": ("NVIDIA H200", 150_754_820_096)}
+"""The names and bytes of memory."""
+_SHARE = 0.75  # of a GPU's memory, which JAX takes unless it is told otherwise
+
+CHIPS = {
+    "v5e": Chip(15.75 * GIB, BANDWIDTHS["v5e"], 200e9, (16, 16)),
+    "v5p": Chip(95.73 * GIB, BANDWIDTHS["v5p"], 600e9, (16, 20, 28)),
+    "v6e": Chip(31.24 * GIB, BANDWIDTHS["v6e"], 400e9, (16, 16)),
+    **{kind: Chip(_SHARE * memory, BANDWIDTHS[kind], 900e9, (8,)) for kind, (_, memory) in _HOPPERS.items()},
 }
+"""The chips; rates of links, both ways together, are those of the makers' pages (cloud.google.com/tpu/docs/v5e, v5p, v6e;
+nvidia.com: NVLink between the GPUs of one machine)."""
 
 CPU = "cpu"
 
@@ -141,12 +139,13 @@ def find(name: str) -> Slice:
 
 def gpus(kind: str, count: int) -> Sequence[jax.Device]:
     """Describe so many GPUs of one machine, "h100" or "h200", which need not be there."""
-    if importlib.util.find_spec("jax_plugins") is None or importlib.util.find_spec("jax_plugins.xla_cuda13") is None:
+    if importlib.util.find_spec("jax_cuda13_plugin") is None:
         raise UserError(f"the compiler for GPUs is not installed: {extras.remedy('compilers')}")
-    described = topologies.get_topology_desc(
-        platform="cuda", topology_name=kind, target_config=_HOPPER % _HOPPERS[kind], topology=f"1x1x{count}"
-    )
-    return list(described.devices)
+    name, memory = _HOPPERS[kind]
+    config = _HOPPER % {"name": name, "memory": memory, "bandwidth": BANDWIDTHS[kind]}
+    return topologies.get_topology_desc(
+        platform="cuda", topology_name=kind, target_config=config, topology=f"1x1x{count}"
+    ).devices
 
 
 @contextlib.contextmanager

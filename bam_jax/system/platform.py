@@ -15,7 +15,7 @@ def platform() -> str:
 
 
 def device_kind() -> str:
-    """The model of the device, as JAX names it: of the same."""
+    """The model of that device, as JAX names it."""
     device = _described()
     return jax.devices()[0].device_kind if device is None else device.device_kind
 

@@ -12,7 +12,7 @@ from bam_jax.models.layers import head_logits, wide
 from bam_jax.parallel.sharding import BATCH, CONTEXT, TENSOR, TEXT, ambient_mesh
 from bam_jax.system.platform import device_kind, platform
 
-_ROWS = 128  # whose multiples matrix units like
+_ROWS = 128  # Chunks have a multiple of so many rows, as matrix units do.
 
 
 def cross_entropy(
@@ -43,7 +43,7 @@ def cross_entropy(
     kernel = kernel.astype(rows.dtype)
     if count <= chunk:
         return _sum_of_losses(kernel, bias, *flat), flat[2].sum()
-    # As many chunks, but of like size: the last one has few rows of padding.
+    # The same number of chunks, but all of one size, so that the last has little padding.
     alike = -(-count // -(-count // chunk))
     chunk = min(chunk, alike + -alike % _ROWS)
     pad = -count % chunk  # rows of weight 0
@@ -52,16 +52,13 @@ def cross_entropy(
     return one_by_one(kernel, bias, *blocks), flat[2].sum()
 
 
-def chunk_rows(vocab: int, kind: str | None = None) -> int:
-    """Rows per chunk of `cross_entropy`, by the kind of device that JAX gives; None: the one that the trace is for.
+def chunk_rows(vocab: int) -> int:
+    """Rows per chunk of `cross_entropy`.
 
-    On a listed chip a power of two, such that its float32 logits take at most 1/64 of the memory (`counts.MEMORY`): each chunk
-    reads the head and adds to its gradient, so that few large ones move fewer bytes. Elsewhere the logits take 128 MiB.
-
-    >>> chunk_rows(32_768, "cpu"), chunk_rows(32_768, "TPU v5 lite"), chunk_rows(32_768, "NVIDIA H100 80GB HBM3")
-    (1024, 1024, 8192)
+    On a chip of `counts.MEMORY` the largest power of two whose float32 logits take at most 1/64 of the memory. Every chunk reads
+    the head and adds to its gradient, so a few large chunks move fewer bytes. On other devices the logits take 128 MiB.
     """
-    memory = counts.memory(device_kind() if kind is None else kind)
+    memory = counts.memory(device_kind())
     if memory is None:
         return max(1, 2**25 // vocab)
     return 2 ** max(0, int(memory / 64 / 4 / vocab).bit_length() - 1)
@@ -92,7 +89,7 @@ def _sum_of_chosen(logits: Array, targets: Array) -> Array:
 
 @_chosen.defjvp
 def _slope_of_chosen(primals: tuple[Array, Array], tangents: tuple[Array, Any]) -> tuple[Array, Array]:
-    # Of the sum: that of a look-up is transposed to a scatter, this one to a part of the product that the logits' gradient is.
+    # The sum's derivative: a look-up would be transposed to a scatter, and this fuses with the rest of the logits' gradient.
     return _chosen(*primals), _sum_of_chosen(tangents[0], primals[1])
 
 

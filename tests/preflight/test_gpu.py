@@ -6,19 +6,10 @@ import json
 import pytest
 
 from bam_jax.preflight.__main__ import main
-
-CONFIG = """
-import ml_collections
-
-def get_config():
-    model = {"layers": 2, "width": 256, "heads": 4, "hidden": 512, "vocab": 2048}
-    return ml_collections.ConfigDict(
-        {"encoding": "bam", "ssmax": "on", "model": model, "context": 512, "batch": 16, "data": {"tokenizer": "byte"}}
-    )
-"""
+from tests.preflight.test_tpu import CONFIG
 
 
-@pytest.mark.skipif(importlib.util.find_spec("jax_plugins") is None, reason="needs the compiler for GPUs")
+@pytest.mark.skipif(importlib.util.find_spec("jax_cuda13_plugin") is None, reason="needs the compiler for GPUs")
 def test_a_small_model_on_two_gpus(tmp_path, capsys):
     (tmp_path / "small.py").write_text(CONFIG)
     status = main([f"--config={tmp_path / 'small.py'}", "--topology=h200:2", "--json"])

@@ -111,3 +111,9 @@ def test_chunks_are_alike(count, monkeypatch):
     loss = str(jax.make_jaxpr(lambda *x: losses.cross_entropy(*x, chunk=12)[0])(*given))
     chunk = {20: 10, 21: 12, 22: 12, 23: 12, 24: 12, 25: 10}[count]
     assert f"f32[{-(-count // chunk)},{chunk},4]" in loss
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("cpu", 1024), ("TPU v5 lite", 1024), ("NVIDIA H100 80GB HBM3", 8192)])
+def test_a_chunk_has_as_many_rows_as_the_chips_memory_allows(kind, rows, monkeypatch):
+    monkeypatch.setattr(losses, "device_kind", lambda: kind)
+    assert losses.chunk_rows(32_768) == rows
