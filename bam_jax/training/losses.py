@@ -69,17 +69,43 @@ def _sum_of_losses(kernel: Array, bias: Array | None, rows: Array, targets: Arra
     # Wide operands need no gradient of their own, and keep their derivatives of gradients.
     product = head_logits(rows, kernel, None) if rows.dtype == wide(rows) else _narrow_product(rows, kernel)
     logits = product if bias is None else product + bias
-    return jnp.sum(weights * (jax.nn.logsumexp(logits, axis=1) - _chosen(logits, targets)))
+    normaliser = _log_of_sum(logits) if _on_one_gpu() else jax.nn.logsumexp(logits, axis=1)
+    return jnp.sum(weights * (normaliser - _chosen(logits, targets)))
+
+
+@jax.custom_jvp
+def _log_of_sum(logits: Float[Array, "N V"]) -> Float[Array, " N"]:
+    """`jax.nn.logsumexp` of each row, in one pass over the logits where that takes two."""
+
+    def merge(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
+        # Of each part its largest logit m and its sum of exp(logit - m).
+        (m, total), (n, summand) = one, other
+        less = jnp.where(m == n, 1, jnp.exp(-jnp.abs(m - n)))  # also where both are infinite
+        return jnp.maximum(m, n), jnp.where(m > n, total + summand * less, total * less + summand)
+
+    nothing = jnp.array(-jnp.inf, logits.dtype), jnp.zeros((), logits.dtype)
+    largest, total = jax.lax.reduce((logits, jnp.ones_like(logits)), nothing, merge, (1,))
+    return largest + jnp.log(total)
+
+
+@_log_of_sum.defjvp
+def _slope_of_sum(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    ((logits,), (slopes,)), found = (primals, tangents), _log_of_sum(*primals)
+    return found, jnp.sum(jnp.exp(logits - found[:, None]) * slopes, axis=1)
 
 
 @jax.custom_jvp
 def _chosen(logits: Float[Array, "N V"], targets: Int[Array, " N"]) -> Float[Array, " N"]:
     """The logits of the targets."""
-    whole = jax.sharding.get_abstract_mesh().shape.get(TENSOR, 1) == 1
-    if platform() == "gpu" and whole:  # a sum would read all logits once more
+    if _on_one_gpu():  # a sum would read all logits once more
         return jnp.take_along_axis(logits, targets[:, None], axis=1, mode="clip")[:, 0]
     # Where devices share the vocabulary, a sum needs no more than a number of each to be sent.
     return _sum_of_chosen(logits, targets)
+
+
+def _on_one_gpu() -> bool:
+    """Whether this is compiled for GPUs, each of which has whole rows of logits."""
+    return platform() == "gpu" and jax.sharding.get_abstract_mesh().shape.get(TENSOR, 1) == 1
 
 
 def _sum_of_chosen(logits: Array, targets: Array) -> Array:

@@ -36,9 +36,11 @@ def loss_of_head(rows, **how):
     return lambda hidden, kernel, bias, weights: losses.cross_entropy(hidden, kernel, bias, rows[3], weights, **how)[0]
 
 
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
 @pytest.mark.parametrize("recompute", [False, True])
-def test_gradients_and_products_with_the_hessian_do_not_depend_on_the_chunks(rows, recompute):
+def test_gradients_and_products_with_the_hessian_do_not_depend_on_the_chunks(rows, recompute, platform, monkeypatch):
     def slopes(chunk):
+        monkeypatch.setattr(losses, "platform", lambda: platform if chunk == 4 else "cpu")
         gradient = jax.grad(loss_of_head(rows, chunk=chunk, recompute=recompute), (0, 1, 2, 3))
         given = *rows[:3], rows[4]
         return jax.jvp(gradient, given, (0 * rows[0], np.cos(rows[1]), 0 * rows[2], 0 * rows[4]))
@@ -89,6 +91,25 @@ def test_a_target_of_weight_0_may_be_any_number(rows, platform, monkeypatch):
         strict=True,
     ):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), made, right)
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e4])
+def test_the_sum_in_one_pass_is_logsumexp(spread):
+    logits = spread * np.random.default_rng(1).normal(size=(6, 300)).astype(np.float32)
+    logits[1, [3, 5]], logits[2, [0, 7]], logits[3, 4] = -np.inf, np.inf, np.nan
+    logits[4] = -np.inf
+    np.testing.assert_allclose(losses._log_of_sum(logits), jax.nn.logsumexp(logits, axis=1), rtol=1e-6)
+    slopes = [jax.vmap(jax.grad(f))(logits[[0, 1, 5]]) for f in (lambda x: losses._log_of_sum(x[None])[0], jax.nn.logsumexp)]
+    np.testing.assert_allclose(*slopes, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_gpus_read_whole_rows_of_logits_once(tensor, monkeypatch):
+    monkeypatch.setattr(losses, "platform", lambda: "gpu")
+    with jax.set_mesh(make_mesh(MeshConfig(data=1, fsdp=1, tensor=tensor), jax.devices()[:tensor])):
+        given = jnp.zeros((4, 8)), jnp.zeros(8), jnp.zeros((5, 4)), jnp.zeros(5, jnp.int32), jnp.ones(5)
+        made = str(jax.make_jaxpr(losses._sum_of_losses)(*given))
+    assert ("reduce_max" in made) == (tensor == 2)
 
 
 @pytest.mark.parametrize("tensor", [1, 2])
