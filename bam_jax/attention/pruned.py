@@ -8,7 +8,7 @@ the tolerance.
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -201,12 +201,14 @@ class PrunedCache:
         *,
         tiling: Tiling,
         backend: str = "auto",
+        of_part: "OfPart | None" = None,
     ) -> tuple[Float[Array, "B R H E"], "PrunedCache"]:
         """Attention from the last R of T new tokens to these and to the cache, and the cache with them.
 
         Args:
             q: queries; R may be 0.
             k, v, scoring: of the new tokens alone.
+            of_part: what computes each part; None: `attend_part`.
 
         Raises:
             ValueError: the scoring has sink tokens or is row-wise, which need keys that are dropped.
@@ -216,60 +218,29 @@ class PrunedCache:
         key_heads, group = k.shape[2], q.shape[2] // k.shape[2]
         out: list[Any] = [None] * key_heads
         parts: list[Cache | RollingCache] = []
-        missed = self.missed
+        missed, bound = self.missed, Bound(self.tolerance, self.slots)
         for part, (heads, _) in zip(self.parts, self.groups, strict=True):
-            own_k, own_v = _take(k, heads, 2), _take(v, heads, 2)
-            own = _of_heads(scoring, heads, key_heads)
-            if isinstance(part, Cache):
-                parts.append(whole := part.append(own_k, own_v, own.keys))
-                seen_k, seen_v, seen, dropped = whole.k, whole.v, whole.tokens, None
-            else:
-                rolling, seen_k, seen_v, seen, dropped = part.extended(own_k, own_v, own.keys)
-                parts.append(rolling)
-            if not q.shape[1]:
-                continue
-            own_q = _take(q, _queries_of(heads, group), 2)
-            own = dataclasses.replace(own, keys=seen)
-            operands = own_q, seen_k.astype(q.dtype), seen_v.astype(q.dtype), own
-            # One token needs most of a buffer: to look for blocks that it does not need would cost more than it saves.
-            one_token = dropped is not None and k.shape[1] == 1 and backend == "auto" and choose(*operands) == "chunked"
-            chosen = _ONE_TOKEN if one_token and seen_k.dtype == q.dtype == jnp.float32 else backend
-            found, lse = attention(*operands, tiling=tiling, backend=chosen, return_lse=True)
-            if dropped is not None:
-                misses = self._misses(own_q, own, dropped, lse, len(heads))
-                misses |= ~jnp.isfinite(found).all((0, 1, 3)).reshape(len(heads), -1).all(1)  # see _ONE_TOKEN
-                missed = missed.at[np.array(heads)].max(misses)
+            own = _take(q, _queries_of(heads, group), 2), _take(k, heads, 2), _take(v, heads, 2)
+            of_heads = _of_heads(scoring, heads, key_heads)
+            part, found, misses = (of_part or attend_part)(part, *own, of_heads, bound, tiling, backend)
+            parts.append(part)
+            missed = missed.at[np.array(heads)].max(misses)
             for n, head in enumerate(heads):
                 out[head] = found[:, :, n * group : (n + 1) * group]
         last = jax.tree.map(lambda x: x[..., -1:], scoring.keys.coordinate)
-        cache = dataclasses.replace(self, parts=tuple(parts), last=last, missed=missed)
-        joined_out = jnp.concatenate(out, 2) if q.shape[1] else jnp.zeros((*q.shape[:3], v.shape[3]), q.dtype)
-        return joined_out, cache
-
-    def _misses(self, q: Array, scoring: Scoring, dropped: Summary, lse: Array, key_heads: int) -> Bool[Array, " K"]:
-        """For each key head whether the dropped tokens may hold more than the tolerated share of a row's mass."""
-        as_one_key = Tokens(dropped.last, coordinate=dropped.highest, summary=dropped)
-        of_rows = q, lse, scoring.queries, as_one_key, scoring.temperature
-
-        def of_row(row: Any) -> Array:
-            q, lse, queries, keys, temperature = jax.tree.map(lambda x: x[None], row)
-            alone = dataclasses.replace(scoring, queries=queries, keys=keys, temperature=temperature)
-            k = jnp.zeros((1, 1, key_heads, q.shape[3]), q.dtype)  # the bounds alone are read
-            return skipping.within_reach(q, k, alone, lse, self.tolerance, self.slots)
-
-        # Row by row: in rows of different lengths the same position is near in one and far in another.
-        rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (q.shape[0], *x.shape[1:])), of_rows)
-        return jax.vmap(of_row)(rows).any(0).reshape(key_heads, -1).any(1)
+        return jnp.concatenate(out, 2), dataclasses.replace(self, parts=tuple(parts), last=last, missed=missed)
 
     def last_coordinate(self) -> Coordinate:
         """As `Cache.last_coordinate`."""
         return self.last
 
-    def rewound(self, length: Int[Array, ""] | int, saved: Any) -> "PrunedCache":
+    def rewound(
+        self, length: Int[Array, ""] | int, saved: Any, of_whole: Callable[[Cache, Any], Cache] = Cache.rewound
+    ) -> "PrunedCache":
         """The cache as it was when it held `length` tokens, of which `saved` is what `to_save` gave."""
         rolling, last, state = saved
         rolling = iter(rolling)
-        parts = tuple(part.rewound(length) if isinstance(part, Cache) else next(rolling) for part in self.parts)
+        parts = tuple(of_whole(part, length) if isinstance(part, Cache) else next(rolling) for part in self.parts)
         return dataclasses.replace(self, parts=parts, last=last, state=state)
 
     @property
@@ -280,6 +251,72 @@ class PrunedCache:
 
 type LayerCache = Cache | PrunedCache
 """The cache of one layer."""
+
+
+class Bound(NamedTuple):
+    """What dropped keys may hold.
+
+    Args:
+        tolerance: "exact", or a share of a row's mass, as in `Tiling.skip`.
+        slots: capacity of a whole cache.
+    """
+
+    tolerance: float | str
+    slots: int
+
+
+type OfPart = Callable[..., tuple[Any, Array, Array]]
+"""A function with the arguments and results of `attend_part`."""
+
+
+def attend_part(
+    part: Cache | RollingCache,
+    q: Float[Array, "B R H D"],
+    k: Float[Array, "B T K D"],
+    v: Float[Array, "B T K E"],
+    scoring: Scoring,
+    bound: Bound,
+    tiling: Tiling,
+    backend: str,
+) -> tuple[Cache | RollingCache, Float[Array, "B R H E"], Bool[Array, " K"]]:
+    """The part of a cache with the next tokens, attention to it, and for each key head whether it has missed something."""
+    key_heads = k.shape[2]
+    nothing_missed = jnp.zeros(key_heads, bool)
+    if isinstance(part, Cache):
+        part = part.append(k, v, scoring.keys)
+        seen_k, seen_v, seen, dropped = part.k, part.v, part.tokens, None
+    else:
+        part, seen_k, seen_v, seen, dropped = part.extended(k, v, scoring.keys)
+    if not q.shape[1]:
+        return part, jnp.zeros((*q.shape[:3], v.shape[3]), q.dtype), nothing_missed
+    scoring = dataclasses.replace(scoring, keys=seen)
+    operands = q, seen_k.astype(q.dtype), seen_v.astype(q.dtype), scoring
+    # One token needs most of a buffer: to look for blocks that it does not need would cost more than it saves.
+    one_token = dropped is not None and k.shape[1] == 1 and backend == "auto" and choose(*operands) == "chunked"
+    chosen = _ONE_TOKEN if one_token and seen_k.dtype == q.dtype == jnp.float32 else backend
+    out, lse = attention(*operands, tiling=tiling, backend=chosen, return_lse=True)
+    if dropped is None:
+        return part, out, nothing_missed
+    not_finite = ~jnp.isfinite(out).all((0, 1, 3)).reshape(key_heads, -1).all(1)  # see _ONE_TOKEN
+    return part, out, _misses(q, scoring, dropped, lse, key_heads, bound) | not_finite
+
+
+def _misses(
+    q: Array, scoring: Scoring, dropped: Summary, lse: Array, key_heads: int, bound: Bound
+) -> Bool[Array, " K"]:
+    """For each key head whether the dropped tokens may hold more than the tolerated share of a row's mass."""
+    as_one_key = Tokens(dropped.last, coordinate=dropped.highest, summary=dropped)
+    of_rows = q, lse, scoring.queries, as_one_key, scoring.temperature
+
+    def of_row(row: Any) -> Array:
+        q, lse, queries, keys, temperature = jax.tree.map(lambda x: x[None], row)
+        alone = dataclasses.replace(scoring, queries=queries, keys=keys, temperature=temperature)
+        k = jnp.zeros((1, 1, key_heads, q.shape[3]), q.dtype)  # the bounds alone are read
+        return skipping.within_reach(q, k, alone, lse, bound.tolerance, bound.slots)
+
+    # Row by row: in rows of different lengths the same position is near in one and far in another.
+    rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (q.shape[0], *x.shape[1:])), of_rows)
+    return jax.vmap(of_row)(rows).any(0).reshape(key_heads, -1).any(1)
 
 
 def _queries_of(heads: Sequence[int], group: int) -> tuple[int, ...]:

@@ -89,8 +89,6 @@ def evaluate(
     evaluation = dataclasses.replace(evaluation, overrides=overrides)
     _check_arguments(evaluation, memory)
     prune_cache = tolerance(str(prune_cache))
-    if mesh is not None and prune_cache != "off":
-        raise UserError(f"prune_cache={prune_cache} works on one device; leave it or config.mesh.* out")
     if mesh is None and jax.process_count() > 1:
         raise UserError(
             f"{jax.process_count()} processes evaluate a model on a mesh; give config.mesh.*, or --processes=1"

@@ -87,7 +87,7 @@ class Attention(nnx.Module):
         """Attend from the last `read` rows (None: all) to all rows and the cache, which is returned with them."""
         q, k, v, scoring, cache = self.inputs(x, info, cache, read)
         if isinstance(cache, PrunedCache):
-            out, cache = cache.attend(q, k, v, scoring, tiling=self.tiling, backend=self.backend)
+            out, cache = per_device.pruned_attention(cache, q, k, v, scoring, tiling=self.tiling, backend=self.backend)
         elif read != 0:
             out = per_device.mesh_attention(q, k, v, scoring, tiling=self.tiling, backend=self.backend)
         if read == 0:
@@ -124,6 +124,8 @@ class Attention(nnx.Module):
 
         q, i = last(q), jax.tree.map(lambda y: last(y, 2), i)
         info = TokenInfo(jax.tree.map(last, info.tokens), last(info.visible))
+        if read is not None:
+            info = TokenInfo(*per_device.on_all((info.tokens, info.visible)))
         if self.log_temperature is not None:
             q = (q * self.log_temperature(info.visible)[..., None, None]).astype(q.dtype)
         temperature = None

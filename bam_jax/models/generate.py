@@ -69,8 +69,6 @@ class Kept:
         self.slots, self.most, self._grown = slots, most or slots, 0
         self._reach: list[np.ndarray] | None = None
         if tolerance(str(model.prune_cache)) != "off":
-            if per_device.on_mesh():
-                raise UserError(f"prune_cache={model.prune_cache} works on one device; leave it or config.mesh.* out")
             self._reach = [np.array(reach) for reach in _reach(*nnx.split(model), slots)]
 
     @property

@@ -4,10 +4,12 @@ Without a mesh each of these is the operation itself.
 
 A cache is cut along its slots. Each device keeps its part of every piece of text that is read, in slots of its own from the
 front, so that writing moves nothing; `position` holds each slot's token index. `length` is the number of slots that each
-device has written. Queries are then broadcast to the keys, because there are fewer of them.
+device has written. Queries are then broadcast to the keys, because there are fewer of them. A rolling buffer, which is short,
+is whole on every device that shares a text.
 """
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
 from bam_jax.attention import BACKENDS, EMPTY, Cache, Scoring, Tiling, Tokens, attention, choose
-from bam_jax.attention.pruned import LayerCache, PrunedCache
+from bam_jax.attention.pruned import Bound, LayerCache, PrunedCache, RollingCache, attend_part
 from bam_jax.attention.ring import ring, zigzag
 from bam_jax.biases import head_axes
 from bam_jax.biases.base import Coordinate
@@ -87,13 +89,14 @@ def mesh_attention(
         around = ring(BACKENDS[choose(q, k, v, scoring) if backend == "auto" else backend], CONTEXT)
         return attention(q, k, v, scoring, backend=zigzag(around, CONTEXT), tiling=tiling)
 
-    heads, of_keys = P(rows, text, TENSOR), P(rows, slots, TENSOR)
-    specs = (heads, of_keys, of_keys, _scoring_specs(scoring, rows, text, slots))
+    heads = _heads(k.shape[2], mesh)
+    of_queries, of_keys = P(rows, text, heads), P(rows, slots, heads)
+    specs = (of_queries, of_keys, of_keys, _scoring_specs(scoring, rows, heads, text, slots))
     explicit = bool(mesh.explicit_axes)
     operands = q, k, v, scoring
     if explicit:  # `jax.shard_map` takes operands of explicit axes only where their types name these very specs
         operands = jax.sharding.reshard(operands, specs)
-    out = jax.shard_map(attend_locally, in_specs=specs, out_specs=heads, check_vma=False)(*operands)
+    out = jax.shard_map(attend_locally, in_specs=specs, out_specs=of_queries, check_vma=False)(*operands)
     return jax.sharding.reshard(out, jax.typeof(q).sharding) if explicit else out
 
 
@@ -108,20 +111,25 @@ def _merged(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, back
     return jax.lax.psum(out * share, CONTEXT).astype(out.dtype)
 
 
-def _cut(rows: Any, text: Any) -> Callable[[Array], P]:
+def _heads(key_heads: int, mesh: Mesh | AbstractMesh) -> str | None:
+    """The axis that cuts heads: none for a number of key heads that it does not divide, as a part of a pruned cache may have."""
+    return TENSOR if key_heads % mesh.shape[TENSOR] == 0 else None
+
+
+def _cut(rows: Any, heads: Any, text: Any) -> Callable[[Array], P]:
     """(array) -> its spec: [#B, T] or [#B, #H, T]; axes of length one, common to all rows or heads, are whole."""
 
     def spec(x: Array) -> P:
         own = rows if x.shape[0] > 1 else None
-        return P(own, text) if x.ndim == 2 else P(own, TENSOR if x.shape[1] > 1 else None, text)
+        return P(own, text) if x.ndim == 2 else P(own, heads if x.shape[1] > 1 else None, text)
 
     return spec
 
 
-def _scoring_specs(scoring: Scoring, rows: Any, text: Any, slots: Any) -> Scoring:
+def _scoring_specs(scoring: Scoring, rows: Any, heads: Any, text: Any, slots: Any) -> Scoring:
     """The specs of a scoring."""
-    of_queries, of_keys = _cut(rows, text), _cut(rows, slots)
-    per_head = lambda axis: P() if axis is None else P(TENSOR)
+    of_queries, of_keys = _cut(rows, heads, text), _cut(rows, heads, slots)
+    per_head = lambda axis: P() if axis is None else P(heads)
     return dataclasses.replace(
         scoring,
         bias=jax.tree.map(per_head, head_axes(scoring.bias), is_leaf=lambda axis: axis is None),
@@ -129,14 +137,25 @@ def _scoring_specs(scoring: Scoring, rows: Any, text: Any, slots: Any) -> Scorin
         keys=jax.tree.map(of_keys, scoring.keys),
         temperature=jax.tree.map(of_queries, scoring.temperature),
         rowwise=jax.tree.map(lambda _: P(), scoring.rowwise),
-        sink_logits=jax.tree.map(lambda _: P(TENSOR), scoring.sink_logits),
-        dropout=jax.tree.map(lambda _: P(rows, TENSOR), scoring.dropout),
+        sink_logits=jax.tree.map(lambda _: P(heads), scoring.sink_logits),
+        dropout=jax.tree.map(lambda _: P(rows, heads), scoring.dropout),
     )
 
 
 def on_mesh() -> bool:
     """Whether devices share the model."""
     return ambient_mesh() is not None
+
+
+def on_all[Rows](rows: Rows) -> Rows:
+    """The last rows of a text, [#B, R] or [#B, #H, R], which all devices that share it have.
+
+    The compiler would cut them like the text, and then what it computes of them like the heads.
+    """
+    if ambient_mesh() is None:
+        return rows
+    free = P.UNCONSTRAINED
+    return jax.lax.with_sharding_constraint(rows, jax.tree.map(_cut(free, free, None), rows))
 
 
 def text_parts() -> int:
@@ -147,9 +166,9 @@ def text_parts() -> int:
 
 def cache_specs(cache: Cache, mesh: Mesh | AbstractMesh) -> Cache:
     """The specs of a cache of which each device has its heads, rows and slots."""
-    rows, _ = text_cut(cache.k.shape, mesh)
-    vectors = P(rows, CONTEXT, TENSOR)
-    tokens = jax.tree.map(_cut(rows, CONTEXT), cache.tokens)
+    (rows, _), heads = text_cut(cache.k.shape, mesh), _heads(cache.k.shape[2], mesh)
+    vectors = P(rows, CONTEXT, heads)
+    tokens = jax.tree.map(_cut(rows, heads, CONTEXT), cache.tokens)
     specs: Any = {"k": vectors, "v": vectors, "tokens": tokens, "length": P()}
     return dataclasses.replace(cache, **specs, state=jax.tree.map(lambda _: P(), cache.state))
 
@@ -157,9 +176,13 @@ def cache_specs(cache: Cache, mesh: Mesh | AbstractMesh) -> Cache:
 def place(cache: LayerCache) -> LayerCache:
     """A cache of which each device has its heads, rows and slots."""
     mesh = ambient_mesh()
-    if mesh is None or isinstance(cache, PrunedCache):
+    if mesh is None:
         return cache
-    return jax.lax.with_sharding_constraint(cache, cache_specs(cache, mesh))
+    placed = lambda part, specs: jax.lax.with_sharding_constraint(part, specs(part, mesh))
+    if isinstance(cache, Cache):
+        return placed(cache, cache_specs)
+    parts = [placed(part, cache_specs if isinstance(part, Cache) else _rolling_specs) for part in cache.parts]
+    return dataclasses.replace(cache, parts=tuple(parts))
 
 
 def append(cache: Cache, k: Array, v: Array, tokens: Tokens, state: Any) -> Cache:
@@ -178,22 +201,82 @@ def append(cache: Cache, k: Array, v: Array, tokens: Tokens, state: Any) -> Cach
             jax.tree.map(lambda x: pad(x, 1), tokens.kinds),
         )
         tokens = dataclasses.replace(tokens, position=position, coordinate=coordinate, kinds=kinds)
-    rows, _ = text_cut(cache.k.shape, mesh)
-    specs, vectors = cache_specs(cache, mesh), P(rows, CONTEXT, TENSOR)
+    (rows, _), heads = text_cut(cache.k.shape, mesh), _heads(cache.k.shape[2], mesh)
+    specs, vectors = cache_specs(cache, mesh), P(rows, CONTEXT, heads)
     write = jax.shard_map(
         lambda cache, k, v, tokens: cache.append(k, v, tokens, cache.state),
-        in_specs=(specs, vectors, vectors, jax.tree.map(_cut(rows, CONTEXT), tokens)),
+        in_specs=(specs, vectors, vectors, jax.tree.map(_cut(rows, heads, CONTEXT), tokens)),
         out_specs=specs,
         check_vma=False,
     )
     return dataclasses.replace(write(cache, k, v, tokens), state=state)
 
 
+def _rolling_specs(cache: RollingCache, mesh: Mesh | AbstractMesh) -> RollingCache:
+    """The specs of a rolling buffer, of which each device has its heads and rows."""
+    (rows, _), heads = text_cut(cache.k.shape, mesh), _heads(cache.k.shape[2], mesh)
+    of_tokens, vectors = _cut(rows, heads, None), P(rows, None, heads)
+    tokens, dropped = jax.tree.map(of_tokens, (cache.tokens, cache.dropped))
+    specs: Any = {"k": vectors, "v": vectors, "tokens": tokens, "length": P(), "dropped": dropped}
+    return RollingCache(**specs)
+
+
+def pruned_attention(
+    cache: PrunedCache, q: Array, k: Array, v: Array, scoring: Scoring, *, tiling: Tiling, backend: str
+) -> tuple[Array, PrunedCache]:
+    """`PrunedCache.attend`; on a mesh every device attends to its share of each part."""
+    of_part = None if ambient_mesh() is None else _attend_part
+    return cache.attend(q, k, v, scoring, tiling=tiling, backend=backend, of_part=of_part)
+
+
+def _attend_part(
+    part: Cache | RollingCache,
+    q: Array,
+    k: Array,
+    v: Array,
+    scoring: Scoring,
+    bound: Bound,
+    tiling: Tiling,
+    backend: str,
+) -> tuple[Cache | RollingCache, Array, Array]:
+    """`attend_part` on a mesh."""
+    mesh = ambient_mesh()
+    assert mesh is not None
+    if isinstance(part, Cache):
+        part = append(part, k, v, scoring.keys, None)
+        scoring = dataclasses.replace(scoring, keys=part.tokens)
+        operands = q, part.k.astype(q.dtype), part.v.astype(q.dtype), scoring
+        nothing = jnp.zeros((*q.shape[:3], v.shape[3]), q.dtype)
+        out = mesh_attention(*operands, tiling=tiling, backend=backend) if q.shape[1] else nothing
+        return part, out, jnp.zeros(k.shape[2], bool)
+    (rows, _), heads = text_cut(q.shape, mesh), _heads(k.shape[2], mesh)
+
+    def attend_locally(part: RollingCache, q: Array, k: Array, v: Array, scoring: Scoring) -> tuple:
+        extended, out, missed = attend_part(part, q, k, v, scoring, bound, tiling, backend)
+        return extended, out, missed if rows is None else jax.lax.pmax(missed.astype(jnp.int32), rows) > 0
+
+    vectors, specs = P(rows, None, heads), _rolling_specs(part, mesh)
+    return jax.shard_map(
+        attend_locally,
+        in_specs=(specs, vectors, vectors, vectors, _scoring_specs(scoring, rows, heads, None, None)),
+        out_specs=(specs, vectors, P(heads)),
+        check_vma=False,
+    )(part, q, k, v, scoring)
+
+
 def rewound(cache: LayerCache, length: Array | int, saved: Any) -> LayerCache:
     """`Cache.rewound` to a number of tokens that all devices have written alike."""
-    mesh = ambient_mesh()
-    if mesh is None or isinstance(cache, PrunedCache):
+    if ambient_mesh() is None:
         return cache.rewound(length, saved)
+    if isinstance(cache, PrunedCache):
+        return cache.rewound(length, saved, functools.partial(_rewound, saved=None))
+    return _rewound(cache, length, saved)
+
+
+def _rewound(cache: Cache, length: Array | int, saved: Any) -> Cache:
+    """`Cache.rewound` on a mesh."""
+    mesh = ambient_mesh()
+    assert mesh is not None
     specs, slots = cache_specs(cache, mesh), jnp.asarray(length, jnp.int32) // mesh.shape[CONTEXT]
     back = lambda cache, slots: cache.rewound(slots, cache.state)
     back = jax.shard_map(back, in_specs=(specs, P()), out_specs=specs, check_vma=False)
@@ -212,7 +295,7 @@ def last_coordinate(cache: LayerCache) -> Coordinate:
 
     specs = cache_specs(cache, mesh)
     rows, _ = text_cut(cache.k.shape, mesh)
-    out = jax.tree.map(_cut(rows, None), cache.tokens.coordinate)
+    out = jax.tree.map(_cut(rows, _heads(cache.k.shape[2], mesh), None), cache.tokens.coordinate)
     return jax.shard_map(last, in_specs=(specs,), out_specs=out, check_vma=False)(cache)
 
 

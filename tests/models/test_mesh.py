@@ -1,5 +1,6 @@
 """Models that are read, written with and evaluated on eight devices, against one."""
 
+import dataclasses
 import json
 import math
 
@@ -12,6 +13,7 @@ from flax import nnx
 from bam_jax import config as configs
 from bam_jax import evaluate, load
 from bam_jax.analysis import language_model
+from bam_jax.attention.pruned import PrunedCache
 from bam_jax.config import Config, MeshConfig, ModelConfig
 from bam_jax.models import generate, transformer
 from bam_jax.parallel import sharding
@@ -67,6 +69,42 @@ def test_a_mesh_reads_and_writes_what_one_device_does(encoding, mesh, rng):
     expected = read(model, tokens)
     with sharding.active(mesh):
         found = read(transformer.placed(model, mesh), tokens)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "sharp", "mesh"),
+    [
+        pytest.param("alibi", 1.0, (1, 1, 2, 4), marks=pytest.mark.full),  # one key head of either kind for two devices
+        longest("nape", 30.0, (2, 1, 2, 2)),  # queries for which buffers must grow, in one of two rows
+        longest("fox", 1.0, (2, 1, 2, 2)),  # both key heads in one buffer
+    ],
+)
+def test_a_pruned_cache_on_a_mesh_is_that_of_one_device(encoding, sharp, mesh, rng):
+    options = {"alibi_heads": 4, "slopes": "exponential"} if encoding == "nape" else {}
+    sizes = dataclasses.replace(SIZES, layers=1, sinks=False)
+    config = Config(encoding=encoding, encoding_options=options, context=32, model=sizes)
+    model = transformer.build(config, vocab=40, rngs=nnx.Rngs(0))
+    model.layers.attention.query.kernel[...] *= sharp
+    model.prune_cache, mesh = "exact", sharding.make_mesh(MeshConfig(*mesh))
+    tokens = jnp.asarray(rng.integers(0, 40, (2, 1400)), jnp.int32)
+    other = np.asarray(tokens[0]).copy()
+    other[700] = (other[700] + 1) % 40
+
+    def read(model):
+        kept = generate.Kept(model, 1536)
+        first = kept.share()
+        logits, caches = generate.prefill(
+            model, tokens, chunk=256, read=3, lengths=jnp.asarray([100, 1400]), kept=kept, slots=1536
+        )
+        reader = generate.TextReader(model, 1400, chunk=256, read=3)
+        assert isinstance(caches[0], PrunedCache) and (kept.share() > first) == (sharp > 1)
+        return kept.share(), logits, reader(tokens[0]), reader(other), generate.greedy(model, tokens, 3, chunk=256)
+
+    expected = read(model)
+    with sharding.active(mesh):
+        found = read(transformer.placed(model, mesh))
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
 

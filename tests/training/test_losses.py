@@ -99,7 +99,9 @@ def test_the_sum_in_one_pass_is_logsumexp(spread):
     logits[1, [3, 5]], logits[2, [0, 7]], logits[3, 4] = -np.inf, np.inf, np.nan
     logits[4] = -np.inf
     np.testing.assert_allclose(losses._log_of_sum(logits), jax.nn.logsumexp(logits, axis=1), rtol=1e-6)
-    slopes = [jax.vmap(jax.grad(f))(logits[[0, 1, 5]]) for f in (lambda x: losses._log_of_sum(x[None])[0], jax.nn.logsumexp)]
+    slopes = [
+        jax.vmap(jax.grad(f))(logits[[0, 1, 5]]) for f in (lambda x: losses._log_of_sum(x[None])[0], jax.nn.logsumexp)
+    ]
     np.testing.assert_allclose(*slopes, rtol=1e-4, atol=1e-6)
 
 
