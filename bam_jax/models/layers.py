@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -148,6 +149,9 @@ class SwiGLU(nnx.Module):
         self.down = family.linear(hidden, width, dtype=dtype, rngs=rngs_of(rngs, "down"), residual_layers=layers)
 
     def __call__(self, x: Float[Array, "B T E"]) -> Float[Array, "B T E"]:
+        tokens, hidden = math.prod(x.shape[:-1]), self.gate.out_features
+        if tokens < 4 * hidden:  # a copy of the kernels would cost more than it saves
+            return self.down(self.activation(self.gate(x)) * self.up(x))
         # One product for both maps reads the rows once, and gives the rows one gradient where two would be added. Stacked
         # between its axes, a kernel stays cut over devices as it is.
         kernels = jnp.stack([self.gate.kernel[...], self.up.kernel[...]], axis=1).astype(self.gate.dtype)

@@ -60,6 +60,7 @@ def test_a_step_reads_the_weights_of_each_layer_and_not_those_of_all(tokens):
     )
     program = step.compile().as_text()
     assert "f32[16,16]" in program and "f32[2,16,16]" not in program
+    assert "f32[16,2,16]" not in program  # nor are the maps of an MLP stacked, as for many tokens
 
 
 @pytest.mark.full

@@ -16,6 +16,7 @@ from bam_jax.encodings import ENCODINGS
 from bam_jax.models import counts
 from bam_jax.models import transformer as models
 from bam_jax.models.embedding import embed_texts
+from bam_jax.models.layers import FAMILIES
 from bam_jax.system.errors import UserError
 from bam_jax.training import losses
 from tests.marks import full, longest
@@ -127,6 +128,22 @@ def test_a_family_is_its_formula(family, scan, tokens):
     loss = (np.log(np.exp(expected).sum(-1)) - chosen).sum()
     total, _ = losses.cross_entropy(*model.unembedding(hidden), tokens, jnp.ones(tokens.shape), chunk=5)
     np.testing.assert_allclose(total, loss, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma"])
+def test_a_gated_mlp_is_its_formula_for_a_token_and_for_many(family, rng):
+    made = FAMILIES[family].mlp(8, 6, 1, family=FAMILIES[family], dtype=jnp.float32, rngs=nnx.Rngs(0))
+    gate, up, down = (np.asarray(part.kernel[...], np.float64) for part in (made.gate, made.up, made.down))
+    x = rng.normal(size=(2, 20, 8)).astype(np.float32)
+    y = x @ gate
+    activation = (
+        y * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3))) / 2 if family == "gemma" else y * special.expit(y)
+    )
+    expected = (activation * (x @ up)) @ down
+    products = [str(jax.make_jaxpr(made)(part)).count("dot_general") for part in (x, x[:1, :1])]
+    assert products == [2, 3]  # the two maps of many tokens are one
+    for part in (np.s_[:], np.s_[:1, :1]):
+        np.testing.assert_allclose(made(x[part]), expected[part], rtol=1e-4, atol=1e-5)
 
 
 def test_gpt2_starts_with_small_weights_and_smaller_ones_into_the_residual_stream():

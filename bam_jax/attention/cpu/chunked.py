@@ -75,7 +75,7 @@ def _all_heads(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, A
 
     def times_v(weights: Array, v: Array) -> Array:
         batch, kv_heads, groups, slots = weights.shape
-        sums = jnp.einsum("bsh,bsx->bhx", weights.reshape(batch, -1, slots).swapaxes(1, 2), flat(v))
+        sums = jnp.einsum("bhs,bsx->bhx", weights.reshape(batch, -1, slots), flat(v))
         return jnp.einsum("bkgld,kl->bkgd", sums.reshape(batch, kv_heads, groups, kv_heads, -1), heads)
 
     return one_query.attend(q, k, v, scoring, times_k, times_v)
