@@ -10,13 +10,14 @@ elements; rows are causal. `--decode` lengths are for one query at the end of so
     ours BACKEND, SKIP     `bam_jax.attention` on every backend of this machine, in every mode of leaving tiles out
     ours ..., cache        a whole step of decoding: the last token is written into a cache, whose summary says what is near
     dense                  the table of biases and that of logits in memory, as the papers' authors compute it
+    dense, cache           a step of decoding in plain JAX, whose keys lie head by head: every key is read
     jax.nn, + bias         `jax.nn.dot_product_attention` without a bias (not the same function), and with its table
     tokamax, + bias        the same of `tokamax.dot_product_attention`; needs the extra `bench`
     FlexAttention          PyTorch's, with the same generalised Gaussian and gradients to its parameters; needs torch and a GPU
 
 Measured on two CPU cores: benchmarks/records/attention_speed_cpu.json, attention_speed_cpu_skip.json and
 attention_speed_cpu_decode.json, made by the lines below. In the last one a step of decoding behind 131,072 tokens takes 1 ms if
-the cache knows what is near, and 37 if every key is read. Dense attention takes 223.
+the cache knows what is near, and 36 if every key is read, which plain JAX does in 39.
 
     python -m benchmarks.attention_speed --lengths=4096,8192 --decode= --skip=exact --only=ours,dense --repetitions=3 \\
         --memory=14

@@ -147,7 +147,7 @@ def preparers(skips: Sequence[float | str]) -> dict[str, Callable[[AttentionShap
         for name, program in programs.items()
         if name.startswith("ours")
     }
-    return {**compiled, **steps, "FlexAttention": _compile_flex}
+    return {**compiled, **steps, "dense, cache": _compile_dense_step, "FlexAttention": _compile_flex}
 
 
 def tile_preparers(
@@ -222,6 +222,35 @@ def _compile_step(program: Callable[[], Attend], shape: AttentionShape, which: s
     arguments = operands.q, *of(last), operands.learned
     compiled = jax.jit(step, donate_argnums=0).lower(cache, *arguments).compile()
     caches = [cache]
+
+    def call() -> Array:
+        out, longer = compiled(caches.pop(), *arguments)
+        caches.append(longer)
+        return out
+
+    return PreparedRun(call, jax.block_until_ready, _temporary_bytes(compiled), peak_bytes)
+
+
+def _compile_dense_step(shape: AttentionShape, which: str) -> PreparedRun:
+    """A step of decoding as plain JAX has it: keys lie head by head, [B, H, S, D], and each is read."""
+    if shape.queries != 1:
+        raise NotImplementedError("a step of decoding has one query")
+    operands = Operands.draw(shape)
+    by_heads = jax.jit(lambda x: x.swapaxes(1, 2))
+
+    def step(cache: tuple[Array, Array], q: Array, k: Array, v: Array, learned: dict) -> tuple[Array, tuple]:
+        write = lambda room, x: jax.lax.dynamic_update_slice_in_dim(room, x, shape.length - 1, 2)
+        # Without the barrier XLA's CPU backend copies both in each step.
+        keys, values = jax.lax.optimization_barrier((write(cache[0], k), write(cache[1], v)))
+        logits = jnp.einsum("bhtd,bhsd->bhts", q, keys, preferred_element_type=jnp.float32) / math.sqrt(q.shape[-1])
+        weights = jax.nn.softmax(logits + bias_table(operands.scoring(learned), logits.dtype))
+        out = jnp.einsum("bhts,bhsd->bhtd", weights.astype(v.dtype), values)
+        return out.swapaxes(1, 2), (keys, values)
+
+    last = [by_heads(x[:, -1:]) for x in (operands.k, operands.v)]
+    arguments = by_heads(operands.q), *last, operands.learned
+    caches = [(by_heads(operands.k), by_heads(operands.v))]
+    compiled = jax.jit(step, donate_argnums=0).lower(caches[0], *arguments).compile()
 
     def call() -> Array:
         out, longer = compiled(caches.pop(), *arguments)

@@ -56,9 +56,10 @@ def test_a_step_of_decoding_gives_what_attention_gives():
     shape = AttentionShape(12, 1, heads=2, width=8, bias="cable")
     operands = Operands.draw(shape)
     expected = attention(operands.q, operands.k, operands.v, operands.scoring(operands.learned), backend="reference")
-    run = contenders.preparers(["exact"])["ours chunked, exact, cache"](shape, PASSES[0])
-    for _ in range(3):  # each writes the last token again
-        np.testing.assert_allclose(run.call(), expected, atol=2e-6)
+    for name in ("ours chunked, exact, cache", "dense, cache"):
+        run = contenders.preparers(["exact"])[name](shape, PASSES[0])
+        for _ in range(3):  # each writes the last token again
+            np.testing.assert_allclose(run.call(), expected, atol=2e-6)
 
 
 @pytest.mark.parametrize(
