@@ -42,7 +42,7 @@ test-full: $(INSTALLED)  ## the full products and long runs, as XLA optimises th
 
 test-oldest: $(OLDEST)  ## what users import into their own models, and GPU kernels of one bias compiled, with the oldest supported versions
 	cd $(ROOT) && .venv-oldest/bin/python -m pytest -n auto -k 'not h100 or ggd' \
-	tests/biases tests/encodings tests/attention/test_*.py tests/attention/pallas
+	tests/encodings/test_encodings.py tests/encodings/test_own.py tests/attention/test_*.py tests/attention/pallas
 
 test-compilers: $(COMPILERS)  ## the kernels through the compilers of TPUs and GPUs; neither is needed
 	cd $(ROOT) && .venv-compilers/bin/python -m pytest -n auto $(COMPILING) tests/benchmarks/test_tpu_static.py
