@@ -22,6 +22,7 @@ from bam_jax import config as configs
 from bam_jax.analysis.language_model import load
 from bam_jax.models.generate import CHUNK, Kept, prune_option, tolerance
 from bam_jax.models.sampling import Sampling
+from bam_jax.parallel import sharding
 from bam_jax.system import console, files, programs
 from bam_jax.system.errors import UserError
 from bam_jax.training import bundled, run_folder
@@ -63,8 +64,9 @@ def main(argv: Sequence[str]) -> None:
     length = len(model.ids(prompt))
     if length > CHUNK:
         console.log(f"reading {length:,} tokens of prompt")
-    if prune_cache != "off" and model.mesh is None:
-        share = Kept(model.decoder, length + given.tokens).share()
+    if prune_cache != "off":
+        with sharding.active(model.mesh):
+            share = Kept(model.decoder, length + given.tokens).share()
         console.log(
             f"the cache keeps {share:.1%} of all keys" + (", and more where a check fails" if share < 1 else "")
         )

@@ -249,7 +249,7 @@ def _compile_dense_step(shape: AttentionShape, which: str) -> PreparedRun:
 
     last = [by_heads(x[:, -1:]) for x in (operands.k, operands.v)]
     arguments = by_heads(operands.q), *last, operands.learned
-    caches = [(by_heads(operands.k), by_heads(operands.v))]
+    caches = [tuple(by_heads(x).at[:, :, -1].set(0) for x in (operands.k, operands.v))]  # the last is to be written
     compiled = jax.jit(step, donate_argnums=0).lower(caches[0], *arguments).compile()
 
     def call() -> Array:

@@ -151,7 +151,8 @@ class LanguageModel:
         if self.mesh is not None:
             needed //= self.mesh.shape["tensor"] * self.mesh.shape["context"]
         if self.decoder.prune_cache != "off":
-            needed = int(needed * generate.Kept(self.decoder, slots).share())
+            with sharding.active(self.mesh):
+                needed = int(needed * generate.Kept(self.decoder, slots).share())
         if needed > CACHE:
             raise UserError(f"{given} need {needed / 2**30:,.0f} GiB for keys and values; give fewer")
 

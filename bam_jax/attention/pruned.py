@@ -33,21 +33,25 @@ _ONE_TOKEN = Backend(chunked.one_token, chunked.backward, lambda *operands: None
 _WASTE = 0.1  # of the slots of a layer, at most, so that heads of similar reach are computed together
 
 
-def grouped(reach: Sequence[int], slots: int) -> Groups:
+def grouped(reach: Sequence[int], slots: int, devices: int = 1) -> Groups:
     """Groups of key heads with similar reach, because each group costs a call.
 
     Args:
         reach: tokens that each key head must keep.
         slots: capacity of a whole cache.
+        devices: number of devices that share the heads of each group, and have equally many.
 
     >>> grouped([100, 120, 5000, 900], 4096)
     (((0, 1), 128), ((3,), 1024), ((2,), 0))
+    >>> grouped([100, 120, 5000, 900], 4096, devices=2)
+    (((0, 1), 128), ((2, 3), 0))
     """
-    whole = tuple(head for head, far in enumerate(reach) if _rounded(far) >= slots)
-    local = sorted((head for head in range(len(reach)) if head not in whole), key=lambda head: (reach[head], head))
-    groups = [[head] for head in local]
+    by_reach = sorted(range(len(reach)), key=lambda head: (reach[head], head))
+    groups = [by_reach[at : at + devices] for at in range(0, len(reach), devices)]
     size = lambda group: _rounded(reach[group[-1]])
-    spare = _WASTE * sum(map(size, groups))
+    whole = tuple(sorted(head for group in groups if size(group) >= slots for head in group))
+    groups = [group for group in groups if size(group) < slots]
+    spare = _WASTE * sum(len(group) * size(group) for group in groups)
     while len(groups) > 1:
         added = [len(one) * (size(other) - size(one)) for one, other in itertools.pairwise(groups)]
         at = int(np.argmin(added))

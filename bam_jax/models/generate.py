@@ -66,7 +66,9 @@ class Kept:
     """
 
     def __init__(self, model: Decoder, slots: int, most: int | None = None):
-        self.slots, self.most, self._grown = slots, most or slots, 0
+        # A device's part of a whole cache is never smaller than a buffer that it would have whole.
+        self.parts, self.devices = per_device.text_parts(), per_device.head_parts()
+        self.slots, self.most, self._grown = slots, min(most or slots, slots // self.parts), 0
         self._reach: list[np.ndarray] | None = None
         if tolerance(str(model.prune_cache)) != "off":
             self._reach = [np.array(reach) for reach in _reach(*nnx.split(model), slots)]
@@ -77,7 +79,7 @@ class Kept:
         if self._reach is None:
             return None
         limited = (np.where(reach > self.most, self.slots, reach) for reach in self._reach)
-        found = (grouped(reach.tolist(), self.slots) for reach in limited)
+        found = (grouped(reach.tolist(), self.slots, self.devices) for reach in limited)
         return tuple(() if all(not kept for _, kept in groups) else groups for groups in found)
 
     def grow(self, caches: Caches) -> bool:
@@ -97,12 +99,12 @@ class Kept:
         return True
 
     def share(self) -> float:
-        """The share of a whole cache's slots that is kept."""
+        """The share of a whole cache's slots that is kept, on each device."""
         if self._reach is None or self.groups is None:
             return 1.0
         layers = zip(self.groups, self._reach, strict=True)
         kept = [
-            sum((kept or self.slots) * len(heads) for heads, kept in groups) or self.slots * len(reach)
+            sum((kept * self.parts or self.slots) * len(heads) for heads, kept in groups) or self.slots * len(reach)
             for groups, reach in layers
         ]
         return sum(kept) / (self.slots * sum(map(len, self._reach)))
@@ -212,10 +214,11 @@ def generate(
     model.check_length(length + steps - 1)
     # In blocks, prompts and room: those of about one length share what is compiled.
     chunk = _in_parts(max(1, min(chunk, math.ceil(length / SLOTS) * SLOTS)))
-    room = math.ceil(steps / SLOTS) * SLOTS * per_device.text_parts()  # a token takes a slot on every device
-    kept = Kept(model, math.ceil((length + chunk + room) / chunk) * chunk)
+    # On a mesh each takes a slot on every device that shares the text.
+    room = lambda tokens: math.ceil(tokens / SLOTS) * SLOTS * per_device.text_parts()
+    kept = Kept(model, math.ceil((length + chunk + room(steps)) / chunk) * chunk)
     for last in read_in_chunks(
-        model, tokens, lengths=lengths, chunk=chunk, slots=length + -length % chunk + room, kept=kept
+        model, tokens, lengths=lengths, chunk=chunk, slots=length + -length % chunk + room(steps), kept=kept
     ):
         jax.block_until_ready(last[0])
         progress(chunk)
@@ -234,8 +237,7 @@ def generate(
         if kept.grow(caches):
             caches = ()  # gone before there are new ones
             so_far = jnp.concatenate(text, 1)
-            left = math.ceil((steps - n - 1) / SLOTS) * SLOTS
-            slots = so_far.shape[1] + -so_far.shape[1] % chunk + left
+            slots = so_far.shape[1] + -so_far.shape[1] % chunk + room(steps - n - 1)
             of_rows = None if lengths is None else end + n + 1
             logits, caches = prefill(model, so_far, lengths=of_rows, chunk=chunk, slots=slots, kept=kept)
             token = _draw(logits, key_of_step, sampling, vocab)
@@ -308,6 +310,7 @@ class TextReader:
                 differs = text[: -self.chunk] != before[: -self.chunk]
                 start = int(np.append(differs, True).argmax()) // self.chunk * self.chunk
             state = self._states[start // self.chunk]
+            state = jax.tree.map(per_device.OnHost.array, state)
             caches, self._last = _rewind(caches, start, state), None  # donated: they are not to be used again
         del self._states[start // self.chunk :]
         for at in range(start, self.slots, self.chunk):
@@ -315,7 +318,7 @@ class TextReader:
             position = np.where(position < 0, EMPTY, position)
             piece = text[None, at : at + self.chunk]
             saved = [cache.to_save for cache in caches]
-            self._states.append(jax.tree.map(np.array, saved))  # copies: caches are donated
+            self._states.append(jax.tree.map(per_device.OnHost.of, saved))  # copies: caches are donated
             # Every chunk gives logits: a second program, for chunks without them, would cost more to compile.
             logits, caches = _read(self._graph, self._state, piece, position, caches, self.read)
             if self.kept.grow(caches):

@@ -150,7 +150,8 @@ class SwiGLU(nnx.Module):
 
     def __call__(self, x: Float[Array, "B T E"]) -> Float[Array, "B T E"]:
         tokens, hidden = math.prod(x.shape[:-1]), self.gate.out_features
-        if tokens < 4 * hidden:  # a copy of the kernels would cost more than it saves
+        # For few tokens, also of a batch of unknown size, a copy of the kernels would cost more than it saves.
+        if not isinstance(tokens, int) or tokens < 4 * hidden or self.gate.bias is not None:
             return self.down(self.activation(self.gate(x)) * self.up(x))
         # One product for both maps reads the rows once, and gives the rows one gradient where two would be added. Stacked
         # between its axes, a kernel stays cut over devices as it is.

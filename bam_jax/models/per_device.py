@@ -4,8 +4,8 @@ Without a mesh each of these is the operation itself.
 
 A cache is cut along its slots. Each device keeps its part of every piece of text that is read, in slots of its own from the
 front, so that writing moves nothing; `position` holds each slot's token index. `length` is the number of slots that each
-device has written. Queries are then broadcast to the keys, because there are fewer of them. A rolling buffer, which is short,
-is whole on every device that shares a text.
+device has written. Queries are then broadcast to the keys, because there are fewer of them. A rolling buffer, which is shorter
+than a device's part of a whole cache, is whole on every device that shares a text. There each device has a part of the queries.
 """
 
 import dataclasses
@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.sharding import AbstractMesh, Mesh
 from jax.sharding import PartitionSpec as P
@@ -89,14 +90,13 @@ def mesh_attention(
         around = ring(BACKENDS[choose(q, k, v, scoring) if backend == "auto" else backend], CONTEXT)
         return attention(q, k, v, scoring, backend=zigzag(around, CONTEXT), tiling=tiling)
 
-    heads = _heads(k.shape[2], mesh)
-    of_queries, of_keys = P(rows, text, heads), P(rows, slots, heads)
-    specs = (of_queries, of_keys, of_keys, _scoring_specs(scoring, rows, heads, text, slots))
+    heads, of_keys = P(rows, text, TENSOR), P(rows, slots, TENSOR)
+    specs = (heads, of_keys, of_keys, _scoring_specs(scoring, rows, text, slots))
     explicit = bool(mesh.explicit_axes)
     operands = q, k, v, scoring
     if explicit:  # `jax.shard_map` takes operands of explicit axes only where their types name these very specs
         operands = jax.sharding.reshard(operands, specs)
-    out = jax.shard_map(attend_locally, in_specs=specs, out_specs=of_queries, check_vma=False)(*operands)
+    out = jax.shard_map(attend_locally, in_specs=specs, out_specs=heads, check_vma=False)(*operands)
     return jax.sharding.reshard(out, jax.typeof(q).sharding) if explicit else out
 
 
@@ -111,12 +111,7 @@ def _merged(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, back
     return jax.lax.psum(out * share, CONTEXT).astype(out.dtype)
 
 
-def _heads(key_heads: int, mesh: Mesh | AbstractMesh) -> str | None:
-    """The axis that cuts heads: none for a number of key heads that it does not divide, as a part of a pruned cache may have."""
-    return TENSOR if key_heads % mesh.shape[TENSOR] == 0 else None
-
-
-def _cut(rows: Any, heads: Any, text: Any) -> Callable[[Array], P]:
+def _cut(rows: Any, text: Any, heads: Any = TENSOR) -> Callable[[Array], P]:
     """(array) -> its spec: [#B, T] or [#B, #H, T]; axes of length one, common to all rows or heads, are whole."""
 
     def spec(x: Array) -> P:
@@ -126,10 +121,10 @@ def _cut(rows: Any, heads: Any, text: Any) -> Callable[[Array], P]:
     return spec
 
 
-def _scoring_specs(scoring: Scoring, rows: Any, heads: Any, text: Any, slots: Any) -> Scoring:
+def _scoring_specs(scoring: Scoring, rows: Any, text: Any, slots: Any) -> Scoring:
     """The specs of a scoring."""
-    of_queries, of_keys = _cut(rows, heads, text), _cut(rows, heads, slots)
-    per_head = lambda axis: P() if axis is None else P(heads)
+    of_queries, of_keys = _cut(rows, text), _cut(rows, slots)
+    per_head = lambda axis: P() if axis is None else P(TENSOR)
     return dataclasses.replace(
         scoring,
         bias=jax.tree.map(per_head, head_axes(scoring.bias), is_leaf=lambda axis: axis is None),
@@ -137,8 +132,8 @@ def _scoring_specs(scoring: Scoring, rows: Any, heads: Any, text: Any, slots: An
         keys=jax.tree.map(of_keys, scoring.keys),
         temperature=jax.tree.map(of_queries, scoring.temperature),
         rowwise=jax.tree.map(lambda _: P(), scoring.rowwise),
-        sink_logits=jax.tree.map(lambda _: P(heads), scoring.sink_logits),
-        dropout=jax.tree.map(lambda _: P(rows, heads), scoring.dropout),
+        sink_logits=jax.tree.map(lambda _: P(TENSOR), scoring.sink_logits),
+        dropout=jax.tree.map(lambda _: P(rows, TENSOR), scoring.dropout),
     )
 
 
@@ -155,7 +150,7 @@ def on_all[Rows](rows: Rows) -> Rows:
     if ambient_mesh() is None:
         return rows
     free = P.UNCONSTRAINED
-    return jax.lax.with_sharding_constraint(rows, jax.tree.map(_cut(free, free, None), rows))
+    return jax.lax.with_sharding_constraint(rows, jax.tree.map(_cut(free, None, free), rows))
 
 
 def text_parts() -> int:
@@ -164,11 +159,35 @@ def text_parts() -> int:
     return 1 if mesh is None else mesh.shape[CONTEXT]
 
 
+def head_parts() -> int:
+    """The number of devices that share the heads."""
+    mesh = ambient_mesh()
+    return 1 if mesh is None else mesh.shape[TENSOR]
+
+
+@dataclasses.dataclass(frozen=True)
+class OnHost:
+    """An array in the host's memory, shard by shard: those of this process."""
+
+    shape: tuple[int, ...]
+    sharding: jax.sharding.Sharding
+    shards: list[tuple[jax.Device, np.ndarray]]
+
+    @classmethod
+    def of(cls, x: Array) -> "OnHost":
+        return cls(x.shape, x.sharding, [(shard.device, np.array(shard.data)) for shard in x.addressable_shards])
+
+    def array(self) -> Array:
+        """The array on its devices again."""
+        placed = [jax.device_put(data, device) for device, data in self.shards]
+        return jax.make_array_from_single_device_arrays(self.shape, self.sharding, placed)
+
+
 def cache_specs(cache: Cache, mesh: Mesh | AbstractMesh) -> Cache:
     """The specs of a cache of which each device has its heads, rows and slots."""
-    (rows, _), heads = text_cut(cache.k.shape, mesh), _heads(cache.k.shape[2], mesh)
-    vectors = P(rows, CONTEXT, heads)
-    tokens = jax.tree.map(_cut(rows, heads, CONTEXT), cache.tokens)
+    rows, _ = text_cut(cache.k.shape, mesh)
+    vectors = P(rows, CONTEXT, TENSOR)
+    tokens = jax.tree.map(_cut(rows, CONTEXT), cache.tokens)
     specs: Any = {"k": vectors, "v": vectors, "tokens": tokens, "length": P()}
     return dataclasses.replace(cache, **specs, state=jax.tree.map(lambda _: P(), cache.state))
 
@@ -178,11 +197,8 @@ def place(cache: LayerCache) -> LayerCache:
     mesh = ambient_mesh()
     if mesh is None:
         return cache
-    placed = lambda part, specs: jax.lax.with_sharding_constraint(part, specs(part, mesh))
-    if isinstance(cache, Cache):
-        return placed(cache, cache_specs)
-    parts = [placed(part, cache_specs if isinstance(part, Cache) else _rolling_specs) for part in cache.parts]
-    return dataclasses.replace(cache, parts=tuple(parts))
+    specs = cache_specs(cache, mesh) if isinstance(cache, Cache) else _pruned_specs(cache, mesh)
+    return jax.lax.with_sharding_constraint(cache, specs)
 
 
 def append(cache: Cache, k: Array, v: Array, tokens: Tokens, state: Any) -> Cache:
@@ -201,22 +217,31 @@ def append(cache: Cache, k: Array, v: Array, tokens: Tokens, state: Any) -> Cach
             jax.tree.map(lambda x: pad(x, 1), tokens.kinds),
         )
         tokens = dataclasses.replace(tokens, position=position, coordinate=coordinate, kinds=kinds)
-    (rows, _), heads = text_cut(cache.k.shape, mesh), _heads(cache.k.shape[2], mesh)
-    specs, vectors = cache_specs(cache, mesh), P(rows, CONTEXT, heads)
+    rows, _ = text_cut(cache.k.shape, mesh)
+    specs, vectors = cache_specs(cache, mesh), P(rows, CONTEXT, TENSOR)
     write = jax.shard_map(
         lambda cache, k, v, tokens: cache.append(k, v, tokens, cache.state),
-        in_specs=(specs, vectors, vectors, jax.tree.map(_cut(rows, heads, CONTEXT), tokens)),
+        in_specs=(specs, vectors, vectors, jax.tree.map(_cut(rows, CONTEXT), tokens)),
         out_specs=specs,
         check_vma=False,
     )
     return dataclasses.replace(write(cache, k, v, tokens), state=state)
 
 
+def _pruned_specs(cache: PrunedCache, mesh: Mesh | AbstractMesh) -> PrunedCache:
+    """The specs of a pruned cache: heads that keep everything as in a whole one, and of others every slot on each device."""
+    parts: Any = tuple(
+        cache_specs(part, mesh) if isinstance(part, Cache) else _rolling_specs(part, mesh) for part in cache.parts
+    )
+    rows, _ = text_cut(cache.parts[0].k.shape, mesh)
+    last, state = jax.tree.map(_cut(rows, None), cache.last), jax.tree.map(lambda _: P(), cache.state)
+    return dataclasses.replace(cache, parts=parts, last=last, missed=P(), state=state)  # type: ignore[arg-type]
+
+
 def _rolling_specs(cache: RollingCache, mesh: Mesh | AbstractMesh) -> RollingCache:
     """The specs of a rolling buffer, of which each device has its heads and rows."""
-    (rows, _), heads = text_cut(cache.k.shape, mesh), _heads(cache.k.shape[2], mesh)
-    of_tokens, vectors = _cut(rows, heads, None), P(rows, None, heads)
-    tokens, dropped = jax.tree.map(of_tokens, (cache.tokens, cache.dropped))
+    rows, _ = text_cut(cache.k.shape, mesh)
+    vectors, (tokens, dropped) = P(rows, None, TENSOR), jax.tree.map(_cut(rows, None), (cache.tokens, cache.dropped))
     specs: Any = {"k": vectors, "v": vectors, "tokens": tokens, "length": P(), "dropped": dropped}
     return RollingCache(**specs)
 
@@ -225,8 +250,10 @@ def pruned_attention(
     cache: PrunedCache, q: Array, k: Array, v: Array, scoring: Scoring, *, tiling: Tiling, backend: str
 ) -> tuple[Array, PrunedCache]:
     """`PrunedCache.attend`; on a mesh every device attends to its share of each part."""
-    of_part = None if ambient_mesh() is None else _attend_part
-    return cache.attend(q, k, v, scoring, tiling=tiling, backend=backend, of_part=of_part)
+    if ambient_mesh() is None:
+        return cache.attend(q, k, v, scoring, tiling=tiling, backend=backend)
+    out, cache = cache.attend(q, k, v, scoring, tiling=tiling, backend=backend, of_part=_attend_part)
+    return out, place(cache)  # type: ignore[return-value]
 
 
 def _attend_part(
@@ -249,17 +276,19 @@ def _attend_part(
         nothing = jnp.zeros((*q.shape[:3], v.shape[3]), q.dtype)
         out = mesh_attention(*operands, tiling=tiling, backend=backend) if q.shape[1] else nothing
         return part, out, jnp.zeros(k.shape[2], bool)
-    (rows, _), heads = text_cut(q.shape, mesh), _heads(k.shape[2], mesh)
+    # Each device has all keys of its heads and rows, and a part of the queries.
+    rows, text = text_cut(q.shape, mesh)
+    sharing = (*(rows or ()), *([text] if text else []))
 
     def attend_locally(part: RollingCache, q: Array, k: Array, v: Array, scoring: Scoring) -> tuple:
         extended, out, missed = attend_part(part, q, k, v, scoring, bound, tiling, backend)
-        return extended, out, missed if rows is None else jax.lax.pmax(missed.astype(jnp.int32), rows) > 0
+        return extended, out, jax.lax.pmax(missed.astype(jnp.int32), sharing) > 0 if sharing else missed
 
-    vectors, specs = P(rows, None, heads), _rolling_specs(part, mesh)
+    of_queries, of_keys, specs = P(rows, text, TENSOR), P(rows, None, TENSOR), _rolling_specs(part, mesh)
     return jax.shard_map(
         attend_locally,
-        in_specs=(specs, vectors, vectors, vectors, _scoring_specs(scoring, rows, heads, None, None)),
-        out_specs=(specs, vectors, P(heads)),
+        in_specs=(specs, of_queries, of_keys, of_keys, _scoring_specs(scoring, rows, text, None)),
+        out_specs=(specs, of_queries, P(TENSOR)),
         check_vma=False,
     )(part, q, k, v, scoring)
 
@@ -295,7 +324,7 @@ def last_coordinate(cache: LayerCache) -> Coordinate:
 
     specs = cache_specs(cache, mesh)
     rows, _ = text_cut(cache.k.shape, mesh)
-    out = jax.tree.map(_cut(rows, _heads(cache.k.shape[2], mesh), None), cache.tokens.coordinate)
+    out = jax.tree.map(_cut(rows, None), cache.tokens.coordinate)
     return jax.shard_map(last, in_specs=(specs,), out_specs=out, check_vma=False)(cache)
 
 

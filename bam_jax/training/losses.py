@@ -69,13 +69,17 @@ def _sum_of_losses(kernel: Array, bias: Array | None, rows: Array, targets: Arra
     # Wide operands need no gradient of their own, and keep their derivatives of gradients.
     product = head_logits(rows, kernel, None) if rows.dtype == wide(rows) else _narrow_product(rows, kernel)
     logits = product if bias is None else product + bias
-    normaliser = _log_of_sum(logits) if _on_one_gpu() else jax.nn.logsumexp(logits, axis=1)
+    normaliser = sum(_log_of_sum(logits)) if _whole_rows_on_gpus() else jax.nn.logsumexp(logits, axis=1)
     return jnp.sum(weights * (normaliser - _chosen(logits, targets)))
 
 
 @jax.custom_jvp
-def _log_of_sum(logits: Float[Array, "N V"]) -> Float[Array, " N"]:
-    """`jax.nn.logsumexp` of each row, in one pass over the logits where that takes two."""
+def _log_of_sum(logits: Float[Array, "N V"]) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+    """The two summands of `jax.nn.logsumexp` of each row, in one pass over the logits where that takes two.
+
+    They are the largest logit m and log sum_v exp(z_v - m), in the logits' dtype. The first counts as a constant: that of the
+    sum does not depend on it.
+    """
 
     def merge(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
         # Of each part its largest logit m and its sum of exp(logit - m).
@@ -85,26 +89,29 @@ def _log_of_sum(logits: Float[Array, "N V"]) -> Float[Array, " N"]:
 
     nothing = jnp.array(-jnp.inf, logits.dtype), jnp.zeros((), logits.dtype)
     largest, total = jax.lax.reduce((logits, jnp.ones_like(logits)), nothing, merge, (1,))
-    return largest + jnp.log(total)
+    return largest, jnp.log(total)
 
 
 @_log_of_sum.defjvp
-def _slope_of_sum(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    ((logits,), (slopes,)), found = (primals, tangents), _log_of_sum(*primals)
-    return found, jnp.sum(jnp.exp(logits - found[:, None]) * slopes, axis=1)
+def _slope_of_sum(primals: tuple[Array], tangents: tuple[Array]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    (logits,), (slopes,) = primals, tangents
+    largest, rest = _log_of_sum(logits)
+    # Less the largest first, which rounds nothing that matters: large logits would round their difference from the sum.
+    weights = jnp.exp(logits - largest[:, None] - rest[:, None])
+    return (largest, rest), (jnp.zeros_like(largest), jnp.sum(weights * slopes, axis=1))
 
 
 @jax.custom_jvp
 def _chosen(logits: Float[Array, "N V"], targets: Int[Array, " N"]) -> Float[Array, " N"]:
     """The logits of the targets."""
-    if _on_one_gpu():  # a sum would read all logits once more
+    if _whole_rows_on_gpus():  # a sum would read all logits once more
         return jnp.take_along_axis(logits, targets[:, None], axis=1, mode="clip")[:, 0]
     # Where devices share the vocabulary, a sum needs no more than a number of each to be sent.
     return _sum_of_chosen(logits, targets)
 
 
-def _on_one_gpu() -> bool:
-    """Whether this is compiled for GPUs, each of which has whole rows of logits."""
+def _whole_rows_on_gpus() -> bool:
+    """Whether GPUs run this, each of which has whole rows of logits."""
     return platform() == "gpu" and jax.sharding.get_abstract_mesh().shape.get(TENSOR, 1) == 1
 
 

@@ -13,7 +13,7 @@ from flax import nnx
 from bam_jax import config as configs
 from bam_jax import evaluate, load
 from bam_jax.analysis import language_model
-from bam_jax.attention.pruned import PrunedCache
+from bam_jax.attention import Cache
 from bam_jax.config import Config, MeshConfig, ModelConfig
 from bam_jax.models import generate, transformer
 from bam_jax.parallel import sharding
@@ -73,21 +73,29 @@ def test_a_mesh_reads_and_writes_what_one_device_does(encoding, mesh, rng):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
+def pruned(encoding, sharp=1.0, alibi_heads=4):
+    """A model whose heads keep what their prior reaches, of one layer with four key heads."""
+    all_options = {"nape": {"alibi_heads": alibi_heads, "slopes": "exponential"}, "rope": {"window": 100}}
+    options = all_options.get(encoding, {})
+    sizes = dataclasses.replace(SIZES, layers=1, kv_heads=4)
+    config = Config(encoding=encoding, encoding_options=options, ssmax="on", context=32, model=sizes)
+    model = transformer.build(config, vocab=40, rngs=nnx.Rngs(0))
+    model.layers.attention.query.kernel[...] *= sharp
+    model.prune_cache = "exact"
+    return model
+
+
 @pytest.mark.parametrize(
     ("encoding", "sharp", "mesh"),
     [
-        pytest.param("alibi", 1.0, (1, 1, 2, 4), marks=pytest.mark.full),  # one key head of either kind for two devices
+        pytest.param("alibi", 1.0, (2, 2, 2, 1), marks=pytest.mark.full),  # two near and two far heads
         longest("nape", 30.0, (2, 1, 2, 2)),  # queries for which buffers must grow, in one of two rows
-        longest("fox", 1.0, (2, 1, 2, 2)),  # both key heads in one buffer
+        longest("nape", 30.0, (1, 2, 2, 2)),
+        longest("rope", 1.0, (1, 1, 2, 4)),
     ],
 )
 def test_a_pruned_cache_on_a_mesh_is_that_of_one_device(encoding, sharp, mesh, rng):
-    options = {"alibi_heads": 4, "slopes": "exponential"} if encoding == "nape" else {}
-    sizes = dataclasses.replace(SIZES, layers=1, sinks=False)
-    config = Config(encoding=encoding, encoding_options=options, context=32, model=sizes)
-    model = transformer.build(config, vocab=40, rngs=nnx.Rngs(0))
-    model.layers.attention.query.kernel[...] *= sharp
-    model.prune_cache, mesh = "exact", sharding.make_mesh(MeshConfig(*mesh))
+    model, mesh = pruned(encoding, sharp), sharding.make_mesh(MeshConfig(*mesh))
     tokens = jnp.asarray(rng.integers(0, 40, (2, 1400)), jnp.int32)
     other = np.asarray(tokens[0]).copy()
     other[700] = (other[700] + 1) % 40
@@ -95,18 +103,73 @@ def test_a_pruned_cache_on_a_mesh_is_that_of_one_device(encoding, sharp, mesh, r
     def read(model):
         kept = generate.Kept(model, 1536)
         first = kept.share()
-        logits, caches = generate.prefill(
+        logits, _ = generate.prefill(
             model, tokens, chunk=256, read=3, lengths=jnp.asarray([100, 1400]), kept=kept, slots=1536
         )
         reader = generate.TextReader(model, 1400, chunk=256, read=3)
-        assert isinstance(caches[0], PrunedCache) and (kept.share() > first) == (sharp > 1)
-        return kept.share(), logits, reader(tokens[0]), reader(other), generate.greedy(model, tokens, 3, chunk=256)
+        assert first < 1 and (kept.share() > first) == (sharp > 1)
+        return logits, reader(tokens[0]), reader(other), generate.greedy(model, tokens, 3, chunk=256)
 
     expected = read(model)
     with sharding.active(mesh):
         found = read(transformer.placed(model, mesh))
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_rolling_buffers_are_cut_by_rows_and_heads_and_go_back(rng):
+    """One program reads all chunks: those of a buffer that went back lie where it did."""
+    mesh = sharding.make_mesh(MeshConfig(2, 1, 2, 2))
+    tokens = jnp.asarray(rng.integers(0, 40, (2, 600)), jnp.int32)
+    early = np.asarray(tokens[0]).copy()
+    early[200] = (early[200] + 1) % 40
+
+    def read(model):
+        logits, caches = generate.prefill(model, tokens, chunk=64, read=2)
+        before = generate._read._cache_size()
+        reader = generate.TextReader(model, 600, chunk=64, read=2)
+        found = logits, reader(tokens[0]), reader(early)
+        assert generate._read._cache_size() == before + 1
+        return found, caches[0].parts
+
+    expected, _ = read(pruned("rope"))
+    with sharding.active(mesh):
+        found, (buffer,) = read(transformer.placed(pruned("rope"), mesh))
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    part = lambda x: math.prod(x.sharding.shard_shape(x.shape)) / x.size
+    assert {part(x) for x in (buffer.k, buffer.v, buffer.dropped.norm)} == {1 / 4} and buffer.k.shape[1] == 128
+
+
+@pytest.mark.full
+def test_a_text_that_is_read_again_on_a_mesh_has_room_for_what_is_written(rng, monkeypatch):
+    """There a token takes a slot on every device."""
+    model, mesh = pruned("nape", sharp=3.0, alibi_heads=2), sharding.make_mesh(MeshConfig(1, 1, 1, 8))
+    model.layers.attention.value.kernel[...] *= 10  # what attention finds decides what is written
+    tokens, steps, chunk = jnp.asarray(rng.integers(0, 40, (1, 800)), jnp.int32), 40, 128
+    grow, asked = generate.Kept.grow, []
+
+    def once(kept, caches):  # after the first token that is written
+        asked.append(caches)
+        again = len(asked) == -(-tokens.shape[1] // chunk) + 1
+        return grow(
+            kept, [dataclasses.replace(caches[0], missed=jnp.array([True, False, False, False]))] if again else caches
+        )
+
+    monkeypatch.setattr(generate.Kept, "grow", once)
+    with sharding.active(mesh):
+        found = generate.greedy(transformer.placed(model, mesh), tokens, steps, chunk=chunk)
+    whole = [part for part in getattr(asked[-1][0], "parts", asked[-1]) if isinstance(part, Cache)]
+    assert whole and all(part.length <= part.k.shape[1] / 8 for part in whole)
+    model.prune_cache = "off"
+    np.testing.assert_array_equal(found, generate.greedy(model, tokens, steps, chunk=chunk))
+
+
+@pytest.mark.parametrize(("context", "pruned_at"), [(1, 384), (2, 768), (4, 1536)])
+def test_no_buffer_is_longer_than_a_devices_part_of_a_whole_cache(context, pruned_at):
+    with sharding.active(sharding.make_mesh(MeshConfig(1, 1, 1, context))):
+        shares = [generate.Kept(pruned("nape"), slots).share() for slots in (pruned_at - 128, pruned_at, 8 * pruned_at)]
+    assert shares[0] >= shares[1] > shares[2] and max(shares) <= 1
 
 
 def test_each_device_has_its_part_of_model_and_cache():

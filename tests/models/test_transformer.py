@@ -142,8 +142,10 @@ def test_a_gated_mlp_is_its_formula_for_a_token_and_for_many(family, rng):
     expected = (activation * (x @ up)) @ down
     products = [str(jax.make_jaxpr(made)(part)).count("dot_general") for part in (x, x[:1, :1])]
     assert products == [2, 3]  # the two maps of many tokens are one
+    slope = lambda part: jax.grad(lambda x: jnp.sin(made(x)).sum())(x[part])
     for part in (np.s_[:], np.s_[:1, :1]):
         np.testing.assert_allclose(made(x[part]), expected[part], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(slope(part), slope(np.s_[:])[part], rtol=1e-4, atol=1e-5)
 
 
 def test_gpt2_starts_with_small_weights_and_smaller_ones_into_the_residual_stream():
