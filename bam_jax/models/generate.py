@@ -53,7 +53,9 @@ def tolerance(text: str) -> float | str:
     except ValueError:
         share = 0.0
     if not 0 < share < 1:
-        raise UserError(f"prune_cache={text} must be exact, off, or a share of attention between 0 and 1, such as 1e-4")
+        raise UserError(
+            f"prune_cache={text} must be exact, off, or a share of attention above 0 and below 1, such as 1e-4"
+        )
     return share
 
 

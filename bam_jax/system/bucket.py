@@ -26,6 +26,8 @@ DEAD = 30.0
 """Seconds without a renewal after which another process may take over a lease."""
 LEASE = ".lease"
 """The folder of leases."""
+SCHEMES = ("gs", "gcs", "s3", "memory")
+"""Of the addresses of runs; fsspec knows more, which lack conditional writes or have not been tried."""
 _POLL = 1.0
 
 
@@ -46,6 +48,8 @@ class Bucket:
     address: str  # without a slash at its end
 
     def __post_init__(self) -> None:
+        if self.address.partition("://")[0] not in SCHEMES:
+            raise UserError(f"{self.address}: runs are in folders here, or at gs://... or s3://...; give one of these")
         _check_name(self.address, self.address)
 
     def find(self, below: str = "") -> dict[str, Found]:
@@ -81,7 +85,9 @@ class Bucket:
             filesystem, root = self._fresh()
             try:
                 return filesystem.cat_file(f"{root}/{name}")
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                if "bucket does not exist" in str(error):
+                    raise
                 return None
 
     def read_all(self, names: Collection[str]) -> list[bytes]:

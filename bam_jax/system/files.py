@@ -272,14 +272,25 @@ def at_address(address: str, act: str = "read") -> Iterator[None]:
             raise  # of a file here
         reason = " ".join(f"{error or type(error).__name__}".split())[:200]
         remedy = f"see that it exists, that it can be reached from here, and that you may {act} it"
-        raise UserError(f"cannot {act} {address}: {reason}; {remedy}") from error
+        access = _ACCESS.get(address.partition("://")[0])
+        raise UserError(f"cannot {act} {address}: {reason}; {remedy}{f' ({access()})' if access else ''}") from error
+
+
+_ACCESS = {
+    "gs": lambda: "credentials: gcloud auth application-default login",
+    "s3": lambda: f"credentials: aws configure; AWS_ENDPOINT_URL={os.environ.get('AWS_ENDPOINT_URL', '')}",
+}
+"""What decides whether the addresses of a scheme can be reached."""
 
 
 def find_filesystem(path: str) -> tuple[Any, str]:
     """The file system of an address, and the path in it."""
-    if not path.partition("://")[2].strip("/"):
-        raise UserError(f"{shown(path)} names no bucket; give an address such as gs://BUCKET/FOLDER")
-    fsspec = import_extra("fsspec", path, {"gs": "gcs", "s3": "s3"}.get(path.partition("://")[0], "data"))
+    scheme, _, place = path.partition("://")
+    if not place.strip("/"):
+        raise UserError(f"{shown(path)} names no bucket; give an address such as {scheme}://BUCKET/FOLDER")
+    if scheme == "gs":  # its errors are raised as well, and these lines would stand before one for the user
+        logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
+    fsspec = import_extra("fsspec", path, {"gs": "gcs", "s3": "s3"}.get(scheme, "data"))
     try:
         return fsspec.core.url_to_fs(path)
     except ImportError as error:  # fsspec's own message names the package: gcsfs, s3fs

@@ -13,6 +13,7 @@ import fcntl
 import functools
 import itertools
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -51,7 +52,7 @@ class RemoteRun:
             name: of the temporary folder; processes of one host may share it.
             uploaded: the subfolder whose files this process uploads; "" uploads all.
         """
-        self.address = address.rstrip("/")
+        self.address = _address(address)
         self.bucket = Bucket(self.address)
         self._folder = _temporary(name)
         # Until this process ends, however it does: others remove folders that nobody holds.
@@ -93,7 +94,8 @@ class RemoteRun:
         if self.bucket.read(CONFIG) is None:
             if not self.bucket.is_empty():
                 raise UserError(
-                    f"{self.address} is not empty and has no config.json, so it is not a run; give a run, or an empty folder"
+                    f"{self.address} is not empty and has no config.json, so it is not a run; give a run, or an empty "
+                    "folder to train in"
                 )
             return
         versions = self.bucket.find()
@@ -297,6 +299,12 @@ def _steps(names: Iterable[str]) -> list[int]:
     return sorted(int(each[1]) for each in parts if each[::2] == [CHECKPOINTS, CHECKSUMS] and each[1].isdecimal())
 
 
+def _address(text: str | os.PathLike) -> str:
+    """An address without slashes at its end, but for one that names no bucket: an error shows it as it was given."""
+    address = os.fspath(text)
+    return address.rstrip("/") if address.partition("://")[2].strip("/") else address
+
+
 def _stamp(path: Path) -> tuple[int, int]:
     found = path.stat()
     return found.st_mtime_ns, found.st_size
@@ -306,9 +314,13 @@ def _stamp(path: Path) -> tuple[int, int]:
 def training_in(workdir: str | os.PathLike) -> Iterator[tuple[Path, RemoteRun | None]]:
     """The folder to train in: that of a path, or the copy of a run at an address, leased by process 0."""
     if not files.is_remote(workdir):
+        if re.match(r"(gs|gcs|s3):", os.fspath(workdir)):
+            raise UserError(
+                f"{workdir} is no address; give gs://BUCKET/FOLDER or s3://BUCKET/FOLDER, or ./{workdir} as a folder"
+            )
         yield Path(workdir), None
         return
-    address = os.fspath(workdir).rstrip("/")
+    address = _address(workdir)
     agreement.check_same(
         address, f"the processes have different workdirs, here {address}; give all of them the same --workdir"
     )

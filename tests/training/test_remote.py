@@ -195,6 +195,22 @@ def test_what_is_no_place_for_a_run_is_refused_before_any_step(config, address, 
     for run in (address, f"{address}-2"):
         with pytest.raises(UserError, match=r"so it is not a run|is not a run: it has no config.json"):
             bam_jax.load(run)
+    with pytest.raises(UserError, match=r"cannot read s3://no-such-bucket/x: .*bucket does not exist"):
+        bam_jax.load("s3://no-such-bucket/x")
+
+
+@pytest.mark.parametrize(
+    ("workdir", "says"),
+    [
+        ("ftp://host/x", "ftp://host/x: runs are in folders here, or at gs"),
+        ("http://host/x", "http://host/x: runs are in folders here, or at gs"),
+        ("s3:/bucket/x", "s3:/bucket/x is no address; give gs://BUCKET/FOLDER or s3://BUCKET/FOLDER"),
+        ("s3://", "'s3://' names no bucket; give an address such as s3://BUCKET/FOLDER"),
+    ],
+)
+def test_what_only_looks_like_a_bucket_is_refused_at_once(config, workdir, says):
+    with pytest.raises(UserError, match=says):
+        loop.fit(config, workdir)
 
 
 @only_s3
