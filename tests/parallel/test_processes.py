@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from bam_jax import config as configs
-from bam_jax.models import transformer
+from bam_jax.models import generate, transformer
 from bam_jax.parallel import agreement, processes
 from bam_jax.system import errors, jsonl
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, loop, run_folder
+from tests.models.test_mesh import pruned
 
 ROOT = Path(__file__).parents[2]
 LONG = ("--config.steps=400", "--config.checkpoint_every=20")
@@ -262,3 +263,43 @@ def test_a_lost_process_ends_the_others_and_costs_the_steps_since_the_last_check
     codes, said = ended(path, "run", start(path, "run", 2, TWO, *LONG))
     assert codes == [0, 0], said
     see_it_trained_as_one_process_does(path, TWO, *LONG, rtol=0)
+
+
+READ = """
+import sys
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.distributed.initialize(f"localhost:{sys.argv[1]}", 2, int(sys.argv[2]))
+
+from bam_jax.config import MeshConfig
+from bam_jax.models import generate, transformer
+from bam_jax.parallel import sharding
+from tests.models.test_mesh import pruned
+
+mesh = sharding.make_mesh(MeshConfig(1, 1, 4, 1))
+with sharding.active(mesh):
+    reader = generate.TextReader(transformer.placed(pruned("rope"), mesh), 600, chunk=64, read=2)
+    logits = [multihost_utils.process_allgather(reader(text), tiled=True) for text in np.load(sys.argv[3])]
+if sys.argv[2] == "0":
+    np.save(sys.argv[4], logits)
+"""
+
+
+@pytest.mark.full
+def test_two_processes_read_texts_through_buffers_of_which_each_has_some_heads(tmp_path, rng):
+    text = rng.integers(0, 40, 600).astype(np.int32)
+    texts = np.stack([text, np.where(np.arange(600) == 300, (text + 1) % 40, text)])  # which go back to a saved buffer
+    np.save(tmp_path / "texts.npy", texts)
+    made, port = [], str(free_port())
+    for process in ("0", "1"):
+        command = [sys.executable, "-c", READ, port, process, str(tmp_path / "texts.npy"), str(tmp_path / "logits.npy")]
+        environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "2", "PYTHONPATH": str(ROOT)}
+        with (tmp_path / f"read.{process}").open("w") as output:
+            made.append(subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=ROOT))
+    codes, said = ended(tmp_path, "read", made)
+    assert codes == [0, 0], said
+    reader = generate.TextReader(pruned("rope"), 600, chunk=64, read=2)
+    np.testing.assert_allclose(np.load(tmp_path / "logits.npy"), [reader(each) for each in texts], atol=1e-5)
