@@ -151,7 +151,7 @@ STUDIES = ["prior_study", "prior_slopes", "prior_patterns", "prior_shapes"]
 @pytest.mark.parametrize(
     ("names", "scale", "runs"),
     [
-        *((name, None, count) for name, count in zip(RATES, (150, 30, 54, 36, 96, 96), strict=True)),
+        *((name, None, count) for name, count in zip(RATES, (150, 30, 54, 36, 96, 98), strict=True)),
         *((name, None, count) for name, count in zip(STUDIES, (80, 56, 28, 67), strict=True)),
         ("prior_confirmation", "small", 160),
         pytest.param(ENCODERS, "small", 120, marks=pytest.mark.full),
