@@ -243,7 +243,7 @@ def test_a_mistake_is_one_line_from_all(path, run, arguments, of_last, says):
     assert not (path / "run").exists()
 
 
-@pytest.mark.full
+@pytest.mark.endurance  # tests/training/test_remote.py loses one, too
 def test_a_lost_process_ends_the_others_and_costs_the_steps_since_the_last_checkpoint(path):
     # A stopped one keeps its connections open, as a host without power does.
     for victim, number in ((1, signal.SIGKILL), (0, signal.SIGKILL), (1, signal.SIGSTOP)):
