@@ -13,6 +13,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from bam_jax.config import ModelConfig
+from bam_jax.parallel.sharding import BATCH, CONTEXT, TENSOR, ambient_mesh
 from bam_jax.system.platform import platform
 
 
@@ -149,15 +150,22 @@ class SwiGLU(nnx.Module):
         self.down = family.linear(hidden, width, dtype=dtype, rngs=rngs_of(rngs, "down"), residual_layers=layers)
 
     def __call__(self, x: Float[Array, "B T E"]) -> Float[Array, "B T E"]:
-        tokens, hidden = math.prod(x.shape[:-1]), self.gate.out_features
-        # For few tokens, also of a batch of unknown size, a copy of the kernels would cost more than it saves.
-        if not isinstance(tokens, int) or tokens < 4 * hidden or self.gate.bias is not None:
+        if self.gate.bias is not None or not _are_many(math.prod(x.shape[:-1]), self.gate.out_features):
             return self.down(self.activation(self.gate(x)) * self.up(x))
         # One product for both maps reads the rows once, and gives the rows one gradient where two would be added. Stacked
         # between its axes, a kernel stays cut over devices as it is.
         kernels = jnp.stack([self.gate.kernel[...], self.up.kernel[...]], axis=1).astype(self.gate.dtype)
         both = self.gate.dot_general(x.astype(self.gate.dtype), kernels, (((x.ndim - 1,), (0,)), ((), ())))
         return self.down(self.activation(both[..., 0, :]) * both[..., 1, :])
+
+
+def _are_many(tokens: Any, hidden: int) -> bool:
+    """Whether a device has so many tokens that two kernels are worth a copy; not where a batch's size is unknown."""
+    mesh = ambient_mesh()
+    if mesh is not None:
+        tokens //= math.prod(mesh.shape[axis] for axis in (*BATCH, CONTEXT))
+        hidden //= mesh.shape[TENSOR]
+    return isinstance(tokens, int) and tokens >= 4 * hidden
 
 
 class GEGLU(SwiGLU):

@@ -11,12 +11,13 @@ from scipy import special
 
 from bam_jax import config as configs
 from bam_jax.attention import EMPTY, Mask, document_count
-from bam_jax.config import Config, ModelConfig
+from bam_jax.config import Config, MeshConfig, ModelConfig
 from bam_jax.encodings import ENCODINGS
 from bam_jax.models import counts
 from bam_jax.models import transformer as models
 from bam_jax.models.embedding import embed_texts
 from bam_jax.models.layers import FAMILIES
+from bam_jax.parallel.sharding import make_mesh
 from bam_jax.system.errors import UserError
 from bam_jax.training import losses
 from tests.marks import full, longest
@@ -142,6 +143,8 @@ def test_a_gated_mlp_is_its_formula_for_a_token_and_for_many(family, rng):
     expected = (activation * (x @ up)) @ down
     products = [str(jax.make_jaxpr(made)(part)).count("dot_general") for part in (x, x[:1, :1])]
     assert products == [2, 3]  # the two maps of many tokens are one
+    with jax.set_mesh(make_mesh(MeshConfig(data=2), jax.devices()[:2])):
+        assert str(jax.make_jaxpr(made)(x)).count("dot_general") == 3  # each device has half of them
     slope = lambda part: jax.grad(lambda x: jnp.sin(made(x)).sum())(x[part])
     for part in (np.s_[:], np.s_[:1, :1]):
         np.testing.assert_allclose(made(x[part]), expected[part], rtol=1e-4, atol=1e-5)
