@@ -137,11 +137,6 @@ def _scoring_specs(scoring: Scoring, rows: Any, text: Any, slots: Any) -> Scorin
     )
 
 
-def on_mesh() -> bool:
-    """Whether devices share the model."""
-    return ambient_mesh() is not None
-
-
 def on_all[Rows](rows: Rows) -> Rows:
     """The last rows of a text, [#B, R] or [#B, #H, R], which all devices that share it have.
 
