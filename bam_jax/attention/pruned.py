@@ -148,115 +148,6 @@ class RollingCache:
         return dataclasses.replace(summary, norm=jnp.maximum(self.dropped.norm, norm))
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class PrunedCache:
-    """The cache of one layer, in which groups of key heads keep different numbers of tokens.
-
-    Args:
-        parts: a cache for each group.
-        last: the coordinate of the newest token, [B, #H, 1], from which running sums go on.
-        missed: whether the dropped tokens of a key head may have held more than the tolerated share of a row's mass.
-        groups: see `grouped`.
-        slots: capacity of a whole cache.
-        tolerance: "exact", or a share of a row's mass, as in `Tiling.skip`.
-        state: as in `Cache`.
-    """
-
-    parts: tuple[Cache | RollingCache, ...]
-    last: Coordinate
-    missed: Bool[Array, " K"]
-    groups: Groups = dataclasses.field(metadata={"static": True})
-    slots: int = dataclasses.field(metadata={"static": True})
-    tolerance: float | str = dataclasses.field(metadata={"static": True})
-    state: Any = None
-
-    @classmethod
-    def empty(
-        cls,
-        k: Array,
-        tokens: Tokens,
-        slots: int,
-        groups: Groups,
-        tolerance: float | str,
-        *,
-        v: Array,
-        state: Any = None,
-    ) -> "PrunedCache":
-        """A cache with room for `slots` tokens in the heads that keep them all; arguments as in `Cache.empty`."""
-        parts: list[Cache | RollingCache] = []
-        key_heads = k.shape[2]
-        for heads, kept in groups:
-            of_heads = dataclasses.replace(tokens, coordinate=_take_coordinate(tokens.coordinate, heads, key_heads))
-            own_k, own_v = _take(k, heads, 2), _take(v, heads, 2)
-            if kept:
-                parts.append(RollingCache.empty(own_k, own_v, of_heads, kept))
-            else:
-                parts.append(Cache.empty(own_k, of_heads, slots, v=own_v))
-        last = jax.tree.map(lambda x: jnp.zeros((*x.shape[:2], 1), x.dtype), tokens.coordinate)
-        return cls(tuple(parts), last, jnp.zeros(key_heads, bool), groups, slots, tolerance, state)
-
-    def attend(
-        self,
-        q: Float[Array, "B R H D"],
-        k: Float[Array, "B T K D"],
-        v: Float[Array, "B T K E"],
-        scoring: Scoring,
-        *,
-        tiling: Tiling,
-        backend: str = "auto",
-        of_part: "OfPart | None" = None,
-    ) -> tuple[Float[Array, "B R H E"], "PrunedCache"]:
-        """Attention from the last R of T new tokens to these and to the cache, and the cache with them.
-
-        Args:
-            q: queries; R may be 0.
-            k, v, scoring: of the new tokens alone.
-            of_part: what computes each part; None: `attend_part`.
-
-        Raises:
-            ValueError: the scoring has sink tokens or is row-wise, which need keys that are dropped.
-        """
-        if scoring.mask.sink_tokens or scoring.rowwise is not None:
-            raise ValueError("sink tokens and row-wise biases need keys that a pruned cache drops; use Cache")
-        key_heads, group = k.shape[2], q.shape[2] // k.shape[2]
-        out: list[Any] = [None] * key_heads
-        parts: list[Cache | RollingCache] = []
-        missed, bound = self.missed, Bound(self.tolerance, self.slots)
-        for part, (heads, _) in zip(self.parts, self.groups, strict=True):
-            own = _take(q, _queries_of(heads, group), 2), _take(k, heads, 2), _take(v, heads, 2)
-            of_heads = _of_heads(scoring, heads, key_heads)
-            part, found, misses = (of_part or attend_part)(part, *own, of_heads, bound, tiling, backend)
-            parts.append(part)
-            missed = missed.at[np.array(heads)].max(misses)
-            for n, head in enumerate(heads):
-                out[head] = found[:, :, n * group : (n + 1) * group]
-        last = jax.tree.map(lambda x: x[..., -1:], scoring.keys.coordinate)
-        return jnp.concatenate(out, 2), dataclasses.replace(self, parts=tuple(parts), last=last, missed=missed)
-
-    def last_coordinate(self) -> Coordinate:
-        """As `Cache.last_coordinate`."""
-        return self.last
-
-    def rewound(
-        self, length: Int[Array, ""] | int, saved: Any, of_whole: Callable[[Cache, Any], Cache] = Cache.rewound
-    ) -> "PrunedCache":
-        """The cache as it was when it held `length` tokens, of which `saved` is what `to_save` gave."""
-        rolling, last, state = saved
-        rolling = iter(rolling)
-        parts = tuple(of_whole(part, length) if isinstance(part, Cache) else next(rolling) for part in self.parts)
-        return dataclasses.replace(self, parts=parts, last=last, state=state)
-
-    @property
-    def to_save(self) -> Any:
-        """What a later `rewound` needs, because a rolling buffer overwrites old tokens."""
-        return [part for part in self.parts if isinstance(part, RollingCache)], self.last, self.state
-
-
-type LayerCache = Cache | PrunedCache
-"""The cache of one layer."""
-
-
 class Bound(NamedTuple):
     """What dropped keys may hold.
 
@@ -321,6 +212,115 @@ def _misses(
     # Row by row: in rows of different lengths the same position is near in one and far in another.
     rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (q.shape[0], *x.shape[1:])), of_rows)
     return jax.vmap(of_row)(rows).any(0).reshape(key_heads, -1).any(1)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PrunedCache:
+    """The cache of one layer, in which groups of key heads keep different numbers of tokens.
+
+    Args:
+        parts: a cache for each group.
+        last: the coordinate of the newest token, [B, #H, 1], from which running sums go on.
+        missed: whether the dropped tokens of a key head may have held more than the tolerated share of a row's mass.
+        groups: see `grouped`.
+        slots: capacity of a whole cache.
+        tolerance: "exact", or a share of a row's mass, as in `Tiling.skip`.
+        state: as in `Cache`.
+    """
+
+    parts: tuple[Cache | RollingCache, ...]
+    last: Coordinate
+    missed: Bool[Array, " K"]
+    groups: Groups = dataclasses.field(metadata={"static": True})
+    slots: int = dataclasses.field(metadata={"static": True})
+    tolerance: float | str = dataclasses.field(metadata={"static": True})
+    state: Any = None
+
+    @classmethod
+    def empty(
+        cls,
+        k: Array,
+        tokens: Tokens,
+        slots: int,
+        groups: Groups,
+        tolerance: float | str,
+        *,
+        v: Array,
+        state: Any = None,
+    ) -> "PrunedCache":
+        """A cache with room for `slots` tokens in the heads that keep them all; arguments as in `Cache.empty`."""
+        parts: list[Cache | RollingCache] = []
+        key_heads = k.shape[2]
+        for heads, kept in groups:
+            of_heads = dataclasses.replace(tokens, coordinate=_take_coordinate(tokens.coordinate, heads, key_heads))
+            own_k, own_v = _take(k, heads, 2), _take(v, heads, 2)
+            if kept:
+                parts.append(RollingCache.empty(own_k, own_v, of_heads, kept))
+            else:
+                parts.append(Cache.empty(own_k, of_heads, slots, v=own_v))
+        last = jax.tree.map(lambda x: jnp.zeros((*x.shape[:2], 1), x.dtype), tokens.coordinate)
+        return cls(tuple(parts), last, jnp.zeros(key_heads, bool), groups, slots, tolerance, state)
+
+    def attend(
+        self,
+        q: Float[Array, "B R H D"],
+        k: Float[Array, "B T K D"],
+        v: Float[Array, "B T K E"],
+        scoring: Scoring,
+        *,
+        tiling: Tiling,
+        backend: str = "auto",
+        of_part: OfPart = attend_part,
+    ) -> tuple[Float[Array, "B R H E"], "PrunedCache"]:
+        """Attention from the last R of T new tokens to these and to the cache, and the cache with them.
+
+        Args:
+            q: queries; R may be 0.
+            k, v, scoring: of the new tokens alone.
+            of_part: what computes each part.
+
+        Raises:
+            ValueError: the scoring has sink tokens or is row-wise, which need keys that are dropped.
+        """
+        if scoring.mask.sink_tokens or scoring.rowwise is not None:
+            raise ValueError("sink tokens and row-wise biases need keys that a pruned cache drops; use Cache")
+        key_heads, group = k.shape[2], q.shape[2] // k.shape[2]
+        out: list[Any] = [None] * key_heads
+        parts: list[Cache | RollingCache] = []
+        missed, bound = self.missed, Bound(self.tolerance, self.slots)
+        for part, (heads, _) in zip(self.parts, self.groups, strict=True):
+            own = _take(q, _queries_of(heads, group), 2), _take(k, heads, 2), _take(v, heads, 2)
+            of_heads = _of_heads(scoring, heads, key_heads)
+            part, found, misses = of_part(part, *own, of_heads, bound, tiling, backend)
+            parts.append(part)
+            missed = missed.at[np.array(heads)].max(misses)
+            for n, head in enumerate(heads):
+                out[head] = found[:, :, n * group : (n + 1) * group]
+        last = jax.tree.map(lambda x: x[..., -1:], scoring.keys.coordinate)
+        return jnp.concatenate(out, 2), dataclasses.replace(self, parts=tuple(parts), last=last, missed=missed)
+
+    def last_coordinate(self) -> Coordinate:
+        """As `Cache.last_coordinate`."""
+        return self.last
+
+    def rewound(
+        self, length: Int[Array, ""] | int, saved: Any, of_whole: Callable[[Cache, Any], Cache] = Cache.rewound
+    ) -> "PrunedCache":
+        """The cache as it was when it held `length` tokens, of which `saved` is what `to_save` gave."""
+        rolling, last, state = saved
+        rolling = iter(rolling)
+        parts = tuple(of_whole(part, length) if isinstance(part, Cache) else next(rolling) for part in self.parts)
+        return dataclasses.replace(self, parts=parts, last=last, state=state)
+
+    @property
+    def to_save(self) -> Any:
+        """What a later `rewound` needs, because a rolling buffer overwrites old tokens."""
+        return [part for part in self.parts if isinstance(part, RollingCache)], self.last, self.state
+
+
+type LayerCache = Cache | PrunedCache
+"""The cache of one layer."""
 
 
 def _queries_of(heads: Sequence[int], group: int) -> tuple[int, ...]:

@@ -111,12 +111,12 @@ def _merged(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, back
     return jax.lax.psum(out * share, CONTEXT).astype(out.dtype)
 
 
-def _cut(rows: Any, text: Any, heads: Any = TENSOR) -> Callable[[Array], P]:
+def _cut(rows: Any, text: Any) -> Callable[[Array], P]:
     """(array) -> its spec: [#B, T] or [#B, #H, T]; axes of length one, common to all rows or heads, are whole."""
 
     def spec(x: Array) -> P:
         own = rows if x.shape[0] > 1 else None
-        return P(own, text) if x.ndim == 2 else P(own, heads if x.shape[1] > 1 else None, text)
+        return P(own, text) if x.ndim == 2 else P(own, TENSOR if x.shape[1] > 1 else None, text)
 
     return spec
 
@@ -144,8 +144,8 @@ def on_all[Rows](rows: Rows) -> Rows:
     """
     if ambient_mesh() is None:
         return rows
-    free = P.UNCONSTRAINED
-    return jax.lax.with_sharding_constraint(rows, jax.tree.map(_cut(free, None, free), rows))
+    whole = lambda x: P(*[P.UNCONSTRAINED] * (x.ndim - 1), None)
+    return jax.lax.with_sharding_constraint(rows, jax.tree.map(whole, rows))
 
 
 def text_parts() -> int:
@@ -245,8 +245,6 @@ def pruned_attention(
     cache: PrunedCache, q: Array, k: Array, v: Array, scoring: Scoring, *, tiling: Tiling, backend: str
 ) -> tuple[Array, PrunedCache]:
     """`PrunedCache.attend`; on a mesh every device attends to its share of each part."""
-    if ambient_mesh() is None:
-        return cache.attend(q, k, v, scoring, tiling=tiling, backend=backend)
     out, cache = cache.attend(q, k, v, scoring, tiling=tiling, backend=backend, of_part=_attend_part)
     return out, place(cache)  # type: ignore[return-value]
 
@@ -263,7 +261,8 @@ def _attend_part(
 ) -> tuple[Cache | RollingCache, Array, Array]:
     """`attend_part` on a mesh."""
     mesh = ambient_mesh()
-    assert mesh is not None
+    if mesh is None:
+        return attend_part(part, q, k, v, scoring, bound, tiling, backend)
     if isinstance(part, Cache):
         part = append(part, k, v, scoring.keys, None)
         scoring = dataclasses.replace(scoring, keys=part.tokens)

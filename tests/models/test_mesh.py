@@ -165,11 +165,11 @@ def test_a_text_that_is_read_again_on_a_mesh_has_room_for_what_is_written(rng, m
     np.testing.assert_array_equal(found, generate.greedy(model, tokens, steps, chunk=chunk))
 
 
-@pytest.mark.parametrize(("context", "pruned_at"), [(1, 384), (2, 768), (4, 1536)])
-def test_no_buffer_is_longer_than_a_devices_part_of_a_whole_cache(context, pruned_at):
-    with sharding.active(sharding.make_mesh(MeshConfig(1, 1, 1, context))):
-        shares = [generate.Kept(pruned("nape"), slots).share() for slots in (pruned_at - 128, pruned_at, 8 * pruned_at)]
-    assert shares[0] >= shares[1] > shares[2] and max(shares) <= 1
+def test_no_buffer_is_longer_than_a_devices_part_of_a_whole_cache():
+    """Of 512 tokens four devices have 128 each, and two heads reach further."""
+    with sharding.active(sharding.make_mesh(MeshConfig(1, 1, 1, 4))):
+        shares = [generate.Kept(pruned("nape"), slots).share() for slots in (512, 1024, 8192)]
+    assert 1 >= shares[0] >= shares[1] > shares[2]
 
 
 def test_each_device_has_its_part_of_model_and_cache():
