@@ -2,7 +2,7 @@
 
 Command:  python -m bam_jax.sweep experiments/leaderboard.py --scale=small
 Then:     python -m bam_jax.tables experiments/leaderboard.py --scale=small
-Hardware: a CPU or one GPU; 296 models of 2 layers, some 11 core-hours of a CPU.
+Hardware: a CPU or one GPU; 360 models of 2 layers, some 10 core-hours of a CPU (`--dry-run`).
 Expected: four tables, whose rates experiments/leaderboard_rates.py finds.
 """
 
@@ -26,6 +26,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     **{name: {"encoding": name, "encoding_options": {}, "ssmax": "off"} for name in ENCODINGS},
     "bam ladder, effective SSMax": LADDER,
     "bam, SSMax": {"encoding": "bam", "encoding_options": {}, "ssmax": "on"},
+    "nape, ASEntmax": {"encoding": "nape", "encoding_options": {}, "ssmax": "asentmax"},
     "nape, effective SSMax": {"encoding": "nape", "encoding_options": {}, "ssmax": "effective"},
     "alibi, SSMax": {"encoding": "alibi", "encoding_options": {}, "ssmax": "on"},
     "nope, SSMax": {"encoding": "nope", "encoding_options": {}, "ssmax": "on"},

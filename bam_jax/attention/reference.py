@@ -26,7 +26,7 @@ def forward(
     k, v = mask_nonfinite(k, v)
     keys, values = (jnp.repeat(x, groups, axis=2) for x in (k, v))
     product = jnp.einsum("bthd,bshd->bhts", q, keys, preferred_element_type=dtype)
-    logits, seen = logits_table(q, product, scoring)
+    logits, seen = logits_table(q, k, product, scoring)
     lse = jax.nn.logsumexp(logits, axis=-1)
     weights = jnp.where(seen, jnp.exp(logits - lse[..., None]), 0)
     if scoring.dropout is not None:

@@ -14,10 +14,11 @@ spreads a formula over heads, queries and keys.
 """
 
 from bam_jax.biases.base import Bias, Monotone, Relative, bias, head_axes, shared, static, table
-from bam_jax.biases.context_aware import CABLE, KCABLE, ContextualGaussian, Difference
+from bam_jax.biases.context_aware import CABLE, KCABLE, ContextualGaussian, Difference, GatedDistance
 from bam_jax.biases.decay import AdditiveDecay, Gaussian, Sandwich, StudentT, sandwich_compression
 from bam_jax.biases.effective import log_effective_keys
 from bam_jax.biases.mixture import Mixture
+from bam_jax.biases.path import Householder, PathIntegral
 from bam_jax.biases.prior import (
     CAP,
     FIRE,
@@ -49,12 +50,15 @@ __all__ = [
     "ContextualGaussian",
     "Difference",
     "Entmax",
+    "GatedDistance",
     "Gaussian",
     "GeneralisedGaussian",
+    "Householder",
     "KerpleLog",
     "KerplePower",
     "Mixture",
     "Monotone",
+    "PathIntegral",
     "Relative",
     "RelativeKeys",
     "Rows",

@@ -104,6 +104,28 @@ class KCABLE(Bias):
 
 
 @bias
+class GatedDistance(Bias):
+    """GRAPE-A: a slope that the query decides, the key, or both.
+
+        b(i, j) = -(g_i + g_j) * abs(S_i - S_j)
+
+    Coordinates: (g, (S, low)), where S + low is the position, or any other running sum.
+
+    Source: Zhang et al. 2025 (arXiv 2512.07805), equation 4.6.
+    """
+
+    def __call__(self, i: tuple[Array, Sum], j: tuple[Array, Sum]) -> Array:
+        return -(i[0] + j[0]) * jnp.abs(difference(i[1], j[1]))
+
+    def bounds(self, i: Range, j: Range) -> tuple[Array, Array]:
+        """See `Bias.bounds`."""
+        ((i_least, i_first), (i_most, i_last)), ((j_least, j_first), (j_most, j_last)) = i, j
+        near, far = _distance_range(*_difference_range((i_first, i_last), (j_first, j_last)))
+        least, most = i_least + j_least, i_most + j_most
+        return -jnp.maximum(most * near, most * far), -jnp.minimum(least * near, least * far)
+
+
+@bias
 class ContextualGaussian(Bias):
     """BAM's generalised Gaussian over what the text between two tokens weighs, in place of their number.
 

@@ -5,6 +5,7 @@ They run where rows are at hand: on the backends "reference" and "rows" of atten
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import ClassVar
 
 import jax
@@ -21,19 +22,22 @@ class Rows:
     Keys follow one another as their tokens do; a key that is not visible may hold anything.
 
     Args:
-        queries: as they came.
+        queries, keys: as they came.
         scores: q_i . k_j / sqrt(D), in nats.
         bias: of the coordinates, in nats.
         visible: whether the query sees the key.
         i, j: positions of the queries and of the keys, in tokens.
+        scored: makes scores of products of queries and keys: their scale, and their soft cap if there is one.
     """
 
     queries: Float[Array, "B T H D"]
+    keys: Float[Array, "B S K D"]
     scores: Float[Array, "B H T S"]
     bias: Float[Array, "#B #H #T #S"]
     visible: Bool[Array, "#B 1 T S"]
     i: Int[Array, "#B 1 T 1"]
     j: Int[Array, "#B 1 1 S"]
+    scored: Callable[[Array], Array]
 
 
 class Rowwise:

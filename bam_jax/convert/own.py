@@ -44,8 +44,12 @@ FIELDS = (
     "context",
 )
 """Fields of the configuration that decide what the model computes."""
-WITHOUT = ("dape_kerple", "dape_cable", "cope", "shaw", "inkling", "bam_mixture", "xpos", "pope", "selective_rope")
-"""Encodings that the modeling file lacks: of whole rows of scores, of profiles mixed by the query, or of `turn` beyond RoPE."""
+WITHOUT = (
+    *("dape_kerple", "dape_cable", "cope", "shaw", "grape_ap", "path"),
+    *("inkling", "bam_mixture", "grape_a", "xpos", "pope", "selective_rope"),
+)
+"""Encodings that the modeling file lacks: of whole rows of scores, of profiles mixed by the query, of gated slopes, or of `turn`
+beyond RoPE."""
 
 
 class _Described(TypedDict):

@@ -5,8 +5,17 @@ A method of your own is a class (or `learned(SomeBias, parameter=initial value)`
 
 from bam_jax.encodings.absolute import Learned, Sinusoidal
 from bam_jax.encodings.base import Dims, Encoding, Frozen, learned
-from bam_jax.encodings.context_aware import CABLE, CABLENW, KCABLE, ContextualBAM, ForgettingTransformer, RunningSum
+from bam_jax.encodings.context_aware import (
+    CABLE,
+    CABLENW,
+    KCABLE,
+    ContextualBAM,
+    ForgettingTransformer,
+    GRAPEAdditive,
+    RunningSum,
+)
 from bam_jax.encodings.mixture import BAMMixture, Inkling
+from bam_jax.encodings.path import GRAPEPathIntegral, PaTH
 from bam_jax.encodings.prior import (
     BAM,
     FIRE,
@@ -53,6 +62,8 @@ __all__ = [
     "Encoding",
     "ForgettingTransformer",
     "Frozen",
+    "GRAPEAdditive",
+    "GRAPEPathIntegral",
     "Gaussian",
     "Inkling",
     "KerpleLog",
@@ -62,6 +73,7 @@ __all__ = [
     "Llama3",
     "LogTemperature",
     "NoPE",
+    "PaTH",
     "PartialRoPE",
     "PoPE",
     "PositionInterpolation",

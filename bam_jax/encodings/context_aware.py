@@ -166,6 +166,47 @@ class ForgettingTransformer(RunningSum):
         return biases.Difference(self.symmetric)
 
 
+class GRAPEAdditive(RunningSum):
+    """GRAPE-A: ALiBi whose slopes are gated by what the query holds, the key, or both.
+
+        b(i, j) = -(g_i + g'_j) * abs(i - j), g = scale * slope_h * softplus(x w), g' = scale * slope_h * softplus(x w')
+
+    slope is ALiBi's, and scale = softplus(omega), which starts at 1.
+
+    Options: gate, "both", "key" (g = 0) or "query" (g' = 0).
+
+    Source: Zhang et al. 2025 (arXiv 2512.07805), equation 4.6, and the authors' code. They make gates of queries and keys; ours,
+    like all coordinates here, are made of the layer's input, of which these are projections.
+    """
+
+    extrapolates = "untested"
+
+    def __init__(self, dims: Dims, *, gate: str = "both", rngs: nnx.Rngs):
+        self.heads = dims.heads
+        among("gate", gate, ("both", "query", "key"))
+        self.of_query = None if gate == "key" else _linear(dims, rngs)
+        self.of_key = None if gate == "query" else _linear(dims, rngs)
+        self.omega = nnx.Param(jnp.full(dims.heads, math.log(math.e - 1)))
+
+    def step(self, x: Array) -> Array:
+        return jnp.ones((*x.shape[:2], 1))
+
+    def coordinate(
+        self, x: Array, filled: Array, before: Coordinate, axis: str | None = None
+    ) -> tuple[Coordinate, Coordinate]:
+        _, position = super().coordinate(x, filled, None if before is None else before[1], axis)
+        return (self._gate(self.of_query, x), position), (self._gate(self.of_key, x), position)
+
+    def _gate(self, made: nnx.Linear | None, x: Array) -> Float[Array, "B H T"]:
+        if made is None:
+            return jnp.zeros((len(x), self.heads, x.shape[1]))
+        slope = jax.nn.softplus(self.omega[...]) * biases.alibi_slopes(self.heads)
+        return jnp.moveaxis(slope * jax.nn.softplus(made(_wide(x))), -1, 1)
+
+    def bias(self) -> biases.Bias:
+        return biases.GatedDistance()
+
+
 class ContextualBAM(RunningSum):
     """BAM over contextual distance: a generalised Gaussian prior of what the text between two tokens weighs.
 

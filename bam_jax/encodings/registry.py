@@ -1,6 +1,6 @@
 """The encodings that a config can name."""
 
-from bam_jax.encodings import absolute, context_aware, mixture, prior, rotary, rowwise, turning
+from bam_jax.encodings import absolute, context_aware, mixture, path, prior, rotary, rowwise, turning
 from bam_jax.encodings.base import Encoding
 
 ENCODINGS: dict[str, type[Encoding]] = {
@@ -24,11 +24,14 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "cable_nw": context_aware.CABLENW,
     "k_cable": context_aware.KCABLE,
     "fox": context_aware.ForgettingTransformer,
+    "grape_a": context_aware.GRAPEAdditive,
     "inkling": mixture.Inkling,
     "dape_kerple": rowwise.DAPEKerple,
     "dape_cable": rowwise.DAPECABLE,
     "cope": rowwise.CoPE,
     "shaw": rowwise.Shaw,
+    "grape_ap": path.GRAPEPathIntegral,
+    "path": path.PaTH,
     "sinusoidal": absolute.Sinusoidal,
     "learned": absolute.Learned,
     "rope": rotary.RoPE,

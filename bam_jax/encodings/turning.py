@@ -152,11 +152,7 @@ class SelectiveRoPE(Encoding):
         filled = (tokens.position < TOKENS)[..., None]
 
         made = jnp.where(filled, self.up(self.down(unit)), 0)
-        row = jnp.concatenate([seen, made], axis=1)
-        phi = jnp.zeros_like(made)
-        for lag in range(self.TAPS):  # no state follows a document into the next: with documents there is no cache
-            earlier = row[:, self.TAPS - 1 - lag : row.shape[1] - lag]
-            phi += self.taps[...][lag] * jnp.where(_same_document(tokens, lag), earlier, 0)
+        phi, seen = short_convolution(self.taps[...], made, seen, tokens)
         rates = self.base ** (-np.arange(self.half) / self.half) / (2 * math.pi)  # in turns
         gate = jax.nn.sigmoid(self.gate(unit))[..., None]
         step = phi.reshape(batch, length, self.heads, self.half) * gate * rates
@@ -165,8 +161,22 @@ class SelectiveRoPE(Encoding):
         angle, total = angle_sum(step, total)
         group = self.heads // k.shape[2]  # query heads that share a key share the angles of their first
         of_keys = angle.reshape(batch, length, self.heads, self.half)[:, :, ::group]
-        seen = row[:, length:]  # of the last tokens
         return by_pairs(q, jnp.repeat(of_keys, group, axis=2)), by_pairs(k, of_keys), (seen, total)
+
+
+def short_convolution(
+    taps: Float[Array, "N W"], x: Float[Array, "B T W"], before: Float[Array, "B N-1 W"], tokens: Placed
+) -> tuple[Float[Array, "B T W"], Float[Array, "B N-1 W"]]:
+    """A causal depthwise convolution within documents, and the last rows that it has seen, for the tokens to come.
+
+    y_t = sum_n taps_n x_{t - n}
+    """
+    row = jnp.concatenate([before, x], axis=1)
+    made, number = jnp.zeros_like(x), len(taps)
+    for lag in range(number):  # no state follows a document into the next: with documents there is no cache
+        earlier = row[:, number - 1 - lag : row.shape[1] - lag]
+        made += taps[lag] * jnp.where(_same_document(tokens, lag), earlier, 0)
+    return made, row[:, x.shape[1] :]
 
 
 def _same_document(tokens: Placed, lag: int) -> Bool[Array, "#B T 1"] | bool:

@@ -30,7 +30,7 @@ FAMILIES = {
     ORANGE: "rope p_rope rope_pi rope_ntk rope_yarn rope_llama3 xpos pope selective_rope",
     GREEN: "alibi alibi_learned nape kerple_log kerple_power t5_distance t5 fire additive_decay sandwich",
     BLUE: "bam bam_contextual bam_mixture gaussian student_t",
-    RED: "cable cable_nw k_cable fox inkling dape_kerple dape_cable cope shaw",
+    RED: "cable cable_nw k_cable fox grape_a inkling dape_kerple dape_cable cope shaw grape_ap path",
 }
 METHOD_COLOURS = {name: colour for colour, names in FAMILIES.items() for name in names.split()}
 COLOUR_KEY = (

@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from bam_jax.attention.logits.mask import visible
-from bam_jax.attention.logits.scoring import Scoring, bias_table
-from bam_jax.biases import Rows, Sharpened
+from bam_jax.attention.logits.scoring import Scoring, rows_table
+from bam_jax.biases import Sharpened
 from bam_jax.system.errors import UserError
 
 
@@ -29,7 +28,7 @@ class Logits(NamedTuple):
 def logits(q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], scoring: Scoring) -> Logits:
     """Attention's logits, divided between content and position.
 
-        g_ij = tau_i b(u_i, u_j);   of rowwise methods (DAPE, CoPE), what they add to the scores, which depends on them
+        g_ij = tau_i b(u_i, u_j);   of rowwise methods (DAPE, CoPE, PaTH), what they add to the scores, which depends on them
 
     Args:
         q, k, scoring: as `bam_jax.attention.attention` takes them. Under Scalable Softmax with the prior inside its factor,
@@ -47,14 +46,13 @@ def logits(q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], scoring: Scor
     keys = jnp.repeat(k, q.shape[2] // k.shape[2], axis=2)
     dtype = jnp.promote_types(q.dtype, jnp.float32)
     products = jnp.einsum("bthd,bshd->bhts", q, keys, preferred_element_type=dtype)
-    content = scoring.content(q.shape[-1]).scores(products)
-    position, seen = bias_table(scoring, dtype), visible(scoring.queries, scoring.keys, scoring.mask)[:, None]
+    rows = rows_table(q, k, products, scoring)
+    content, position = rows.scores, rows.bias
     if scoring.rowwise is not None:
-        i, j = scoring.queries.position[:, None, :, None], scoring.keys.position[:, None, None, :]
-        position = scoring.rowwise(Rows(q, content, position, seen, i, j)) - content
+        position = scoring.rowwise(rows) - content
     if scoring.temperature is not None:
         content, position = (share * scoring.temperature[..., None] for share in (content, position))
-    return Logits(content, position, seen)
+    return Logits(content, position, rows.visible)
 
 
 class Factors(NamedTuple):

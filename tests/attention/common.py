@@ -36,13 +36,15 @@ BIASES = {
     "distance": lambda draw: biases.Difference(symmetric=True),
     "cable": lambda draw: biases.CABLE(),
     "k_cable": lambda draw: biases.KCABLE(),
+    "gated": lambda draw: biases.GatedDistance(),
     "contextual": lambda draw: biases.ContextualGaussian(draw(-0.7, 1.5, H), draw(-1, 1, H)),
     "mixture": lambda draw: biases.Mixture(
         biases.GeneralisedGaussian(draw(-0.7, 1.5, C), draw(-1, 1, C), draw(-0.6, 0.6, C))
     ),
     "mixed_table": lambda draw: biases.Mixture(biases.T5Distance(draw(-1, 1, C, 6))),
 }
-SUMS = ("difference", "distance", "cable", "k_cable", "contextual")
+SUMS = ("difference", "distance", "cable", "k_cable", "gated", "contextual")
+GATED = ("cable", "k_cable", "gated")  # whose query brings a number besides
 MIXTURES = ("mixture", "mixed_table")  # which no kernel takes
 
 

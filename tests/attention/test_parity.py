@@ -26,6 +26,7 @@ from bam_jax.attention.logits.scoring import HIDDEN
 from bam_jax.attention.pallas import tpu_layout
 from tests.attention.common import (
     BIASES,
+    GATED,
     MIXTURES,
     SUMS,
     C,
@@ -63,6 +64,8 @@ ROWWISE = {
     ),
     "cope": lambda draw, causal: biases.CoPE(draw(-1, 1, 4, D), symmetric=not causal),
     "shaw": lambda draw, causal: biases.RelativeKeys(draw(-1, 1, 5, D)),
+    "grape_ap": lambda draw, causal: biases.PathIntegral(1),
+    "path": lambda draw, causal: biases.Householder(),
     "entmax": lambda draw, causal: biases.Entmax(biases.CoPE(draw(-1, 1, 4, D), symmetric=not causal)),
     "adaptive": lambda draw, causal: biases.AdaptiveTemperature(None),
 }
@@ -159,6 +162,7 @@ OTHERS = [
     Case("", "float32", "fire", "causal", 2, True, 1, "cached", "position", start=2**30 + 5),
     Case("", "float32", "kerple_log", "window", 2, False, 1, "decoding", "position", start=2**26 + 3),
     Case("", "float64", "contextual", "both_sides", 2, True, B, "padded", "each"),
+    Case("", "float64", "gated", "window", 2, True, B, "cached", "each"),
     Case("", "float64", "kerple_log", "causal", 1, True, B, "padded", "each"),
     Case("", "float64", "t5_distance", "both_sides", 4, False, 1, "cached", "each"),
     Case("", "float64", "t5_distance", "causal", 2, True, 1, "ragged", "position"),
@@ -194,6 +198,11 @@ OF_ROWS = [
     Case("rows", "bfloat16", "uniform", "window", 4, True, 0, "ragged", "position", "cope"),
     Case("rows", "float64", "cable", "window", 2, True, B, "cached", "each", "dape", sinks=True, dropout=0.4),
     Case("rows", "float64", "uniform", "window", 2, True, B, "padded", "position", "shaw"),
+    Case("rows", "float64", "ggd", "window", 2, True, B, "padded", "position", "grape_ap"),
+    Case("rows", "float64", "alibi", "causal", 2, True, 1, "cached", "position", "path"),
+    Case(
+        "rows", "float64", "uniform", "window", 2, True, 0, "padded", "position", "path", soft_cap=1.5, sight="prefix"
+    ),
     Case("rows", "float64", "ggd", "causal", 2, False, 0, "ragged", "each", "entmax"),
     Case("rows", "float64", "alibi", "bidirectional", 1, True, 0, "cached", "position", "adaptive"),
 ]
@@ -258,7 +267,8 @@ def inputs(case):
     if case.bias in SUMS:
         sums = lambda t: (np.cumsum(draw(0, 1, B, H, t), -1), draw(-1e-3, 1e-3, B, H, t))
         own_i, own_j = sums(rows), sums(slots)
-        own_i = (draw(0, 2, B, H, rows), own_i) if case.bias in ("cable", "k_cable") else own_i
+        own_i = (draw(0, 2, B, H, rows), own_i) if case.bias in GATED else own_i
+        own_j = (draw(0, 2, B, H, slots), own_j) if case.bias == "gated" else own_j
     elif case.bias in MIXTURES:
         axes = (1, 1) if case.coordinate == "shared" else (B, H)
         own_i = tuple(draw(-1, 1, *axes, rows) for _ in range(C))
@@ -291,8 +301,10 @@ def inputs(case):
         Dropout(case.dropout, np.uint32(9)),
     )
     narrow = lambda *shape: rng.normal(size=shape).astype(case.dtype)
-    q, d_out = narrow(B, rows, H, D), narrow(B, rows, H, int(case.width * D))
-    return (q, *(narrow(B, slots, case.kv_heads, int(width * D)) for width in (1, case.width)), scoring), d_out
+    of_keys = D + (case.rowwise == "path")  # 3 of a key, 3 of a direction, and a number
+    of_values = int(case.width * of_keys)
+    q, d_out = narrow(B, rows, H, of_keys), narrow(B, rows, H, of_values)
+    return (q, *(narrow(B, slots, case.kv_heads, width) for width in (of_keys, of_values)), scoring), d_out
 
 
 def d_lse_of(d_out):
@@ -335,7 +347,11 @@ def by_definition(q, k, v, scoring):
     table = scores + bias
     if scoring.rowwise is not None:  # tests/biases/test_rowwise.py has it as loops
         i, j = scoring.queries.position[:, None, :, None], scoring.keys.position[:, None, None]
-        table = np.asarray(scoring.rowwise(biases.Rows(q, scores, jnp.asarray(bias), visible[:, None], i, j)))
+        table = np.asarray(
+            scoring.rowwise(
+                biases.Rows(q, k, scores, jnp.asarray(bias), visible[:, None], i, j, lambda product: product)
+            )
+        )
     of_row = lambda x, n: np.broadcast_to(x, (B, x.shape[1]))[n]
     for n, t, h in np.ndindex(out.shape[:3]):
         keys = np.flatnonzero(visible[n, t])

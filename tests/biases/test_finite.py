@@ -35,6 +35,11 @@ def weighted(rng):
     return (draw(rng, -9, 20), i), j
 
 
+def gated(rng):
+    i, j = sums(rng)
+    return (draw(rng, -9, 20), i), (draw(rng, -9, 20), j)
+
+
 def mixed(rng):
     i, j = positions(rng)
     return (i, tuple(draw(rng, -9, 9) for _ in range(3))), j
@@ -70,6 +75,7 @@ CASES = {
     "t5_distance": (biases.T5Distance, {"table": (-1, 1, 16)}, positions, {}),
     "cable": (biases.CABLE, {}, weighted, {}),
     "k_cable": (biases.KCABLE, {}, weighted, {}),
+    "gated": (biases.GatedDistance, {}, gated, {}),
     "difference": (biases.Difference, {}, below, {}),
     "distance": (biases.Difference, {}, below, {"symmetric": True}),
     "contextual": (biases.ContextualGaussian, {"shape": (-8, 8), "log_scale": (-4, 4)}, sums, {}),

@@ -155,25 +155,29 @@ def test_formula_of_positions(name):
             np.testing.assert_allclose(square, square.swapaxes(-1, -2), rtol=rtol)
 
 
-@pytest.mark.parametrize("name", ["difference", "distance", "cable", "k_cable", "contextual"])
+@pytest.mark.parametrize("name", ["difference", "distance", "cable", "k_cable", "gated", "contextual"])
 def test_formula_of_running_sums(name, rng, x64):
     """Sums come as (high, low)."""
     (a, b), (a_low, b_low) = np.cumsum(rng.exponential(size=(2, HEADS, 8)), -1), rng.normal(0, 1e-3, (2, HEADS, 8))
-    g, shape, scale = rng.exponential(size=(HEADS, 8)), rng.uniform(-0.5, 1.5, HEADS), rng.uniform(-1, 1, HEADS)
+    g, of_key = rng.exponential(size=(2, HEADS, 8))
+    shape, scale = rng.uniform(-0.5, 1.5, HEADS), rng.uniform(-1, 1, HEADS)
     bias, formula = {
         "difference": (biases.Difference(), lambda h, g, d: d),
         "distance": (biases.Difference(symmetric=True), lambda h, g, d: -abs(d)),
         "cable": (biases.CABLE(), lambda h, g, d: -g * abs(d)),
         "k_cable": (biases.KCABLE(), lambda h, g, d: -math.log((g * d) ** 2 + 1)),
+        "gated": (biases.GatedDistance(), lambda h, g, d: -g * abs(d)),
         "contextual": (
             biases.ContextualGaussian(jnp.asarray(shape), jnp.asarray(scale)),
             lambda h, g, d: -math.exp(scale[h]) * (abs(d) + 1e-5) ** shape[h],
         ),
     }[name]
     i, j = (a[None], a_low[None]), (b[None], b_low[None])
-    i = (g[None], i) if "cable" in name else i
+    i = (g[None], i) if "cable" in name or name == "gated" else i
+    j = (of_key[None], j) if name == "gated" else j
+    gate = lambda h, t, s: g[h, int(t)] + (of_key[h, int(s)] if name == "gated" else 0)
     difference = lambda h, t, s: (a + a_low)[h, int(t)] - (b + b_low)[h, int(s)]
-    expected = loop(lambda h, t, s: formula(h, g[h, int(t)], difference(h, t, s)), np.arange(8), np.arange(8))
+    expected = loop(lambda h, t, s: formula(h, gate(h, t, s), difference(h, t, s)), np.arange(8), np.arange(8))
     np.testing.assert_allclose(biases.table(bias, i, j)[0], expected, rtol=1e-10, atol=1e-12)
 
 
@@ -191,7 +195,8 @@ def test_formula_of_a_mixture(rng, x64):
 
 def test_every_bias_is_tested_here():
     tested = {formula for formula, *_ in POSITION.values()}
-    tested |= {biases.Difference, biases.CABLE, biases.KCABLE, biases.ContextualGaussian, biases.Mixture}
+    tested |= {biases.Difference, biases.CABLE, biases.KCABLE, biases.GatedDistance, biases.ContextualGaussian}
+    tested |= {biases.Mixture}
     public = {x for x in vars(biases).values() if isinstance(x, type) and issubclass(x, biases.Bias)}
     assert tested == public - {biases.Bias, biases.Monotone, biases.Relative}
 

@@ -1,5 +1,6 @@
 """What needs whole rows, against the papers' equations, written again as loops over plain floats."""
 
+import dataclasses
 import math
 
 import jax
@@ -18,7 +19,8 @@ def rows(rng, visible, positions=None):
     scores = np.where(visible, draw(B, H, T, S), 1e3 * draw(B, H, T, S))
     i, j = positions if positions is not None else (np.arange(S - T, S), np.arange(S))
     i, j = i[None, None, :, None], j[None, None, None]
-    return biases.Rows(*map(jnp.asarray, (draw(B, T, H, D), scores, draw(1, H, T, S), visible, i, j)))
+    numbers = draw(B, T, H, D), draw(B, S, H, D), scores, draw(1, H, T, S), visible, i, j
+    return biases.Rows(*map(jnp.asarray, numbers), scored=lambda product: product)
 
 
 def visible(rng, causal):
@@ -85,9 +87,8 @@ def test_cope_counts_one_document_after_another(rng):
     at = np.array([0, 1, 2])
     one = rows(rng, seen, (at, np.concatenate([at, at])))
     whole = biases.CoPE(jnp.ones((4, D)), symmetric=True)(one)
-    alone = biases.Rows(
-        one.queries, one.scores[..., 3:], one.bias[..., 3:], one.visible[..., 3:], one.i, one.j[..., 3:]
-    )
+    last = ("scores", "bias", "visible", "j")
+    alone = dataclasses.replace(one, **{name: getattr(one, name)[..., 3:] for name in last})
     np.testing.assert_allclose(whole[..., 3:], biases.CoPE(jnp.ones((4, D)), symmetric=True)(alone), rtol=1e-5)
 
 
@@ -123,7 +124,7 @@ def test_entmax_leaves_far_keys_nothing_and_its_gradient_is_that_of_differences(
     given = rows(rng, seen := visible(rng, causal))
     where = np.broadcast_to(seen, given.scores.shape)
     weights = lambda scores: jax.nn.softmax(
-        jnp.where(seen, biases.Entmax(None)(given.__class__(**{**vars(given), "scores": scores})), -1e30), axis=-1
+        jnp.where(seen, biases.Entmax(None)(dataclasses.replace(given, scores=scores)), -1e30), axis=-1
     )
     made, zeros = np.asarray(weights(given.scores)), 0
     for b, h, t in np.ndindex(B, H, T):
@@ -144,10 +145,10 @@ def test_entmax_keeps_nan_and_rows_without_keys_are_finite(rng):
     seen = np.zeros((B, 1, T, S), bool)
     seen[0, :, 1] = True
     given = rows(rng, seen)
-    given = given.__class__(**{**vars(given), "scores": given.scores.at[0, 0, 1, 2].set(jnp.nan)})
+    given = dataclasses.replace(given, scores=given.scores.at[0, 0, 1, 2].set(jnp.nan))
     made = biases.Entmax(None)(given)
     assert jnp.isnan(made[0, 0, 1, 2]) and jnp.isfinite(made[1]).all() and jnp.isfinite(made[0, 1:]).all()
-    slope = jax.grad(lambda s: biases.Entmax(None)(given.__class__(**{**vars(given), "scores": s}))[0, 1:].sum())
+    slope = jax.grad(lambda s: biases.Entmax(None)(dataclasses.replace(given, scores=s))[0, 1:].sum())
     assert jnp.isfinite(slope(given.scores)[0, 1:]).all()
 
 

@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from bam_jax import biases
-from bam_jax.encodings import BAM, CABLE, CABLENW, KCABLE, ContextualBAM, Dims, ForgettingTransformer
+from bam_jax.encodings import BAM, CABLE, CABLENW, KCABLE, ContextualBAM, Dims, ForgettingTransformer, GRAPEAdditive
 from bam_jax.encodings.context_aware import running_sum
 
 DIMS = Dims(heads=3, width=4, context=8)
@@ -113,7 +113,30 @@ def test_near_heads_have_widths_from_a_token_to_what_forgets_within_the_context(
     np.testing.assert_allclose(table(2 * between)[2], -(2 ** ((1 + shape) / 2)), rtol=1e-4)
 
 
-@pytest.mark.parametrize("encoding", [CABLE, ForgettingTransformer])
+@pytest.mark.parametrize("gate", ["both", "query", "key"])
+def test_grape_gates_the_slopes_of_alibi(gate, rng):
+    made = GRAPEAdditive(DIMS, gate=gate, rngs=nnx.Rngs(0))
+    gates = [each for each in (made.of_query, made.of_key) if each is not None]
+    assert len(gates) == (2 if gate == "both" else 1)
+    for each in gates:
+        each.kernel[...] = jnp.asarray(rng.normal(size=(4, 3)), jnp.float32)
+    made.omega[...] += jnp.asarray([0.0, 1.0, -2.0])
+    x, filled = rng.normal(size=(B, T, 4)).astype(np.float32), np.arange(T) >= np.array([[0], [2]])
+    table = biases.table(made.bias(), *made.coordinate(jnp.asarray(x), jnp.asarray(filled), None))
+    scale = np.log1p(np.exp(np.log(np.e - 1) + np.array([0.0, 1.0, -2.0])))
+    slope = scale * np.asarray(biases.alibi_slopes(3))
+    of_query, of_key = (
+        0 if each is None else softplus(x @ np.asarray(each.kernel[...])).transpose(0, 2, 1)
+        for each in (made.of_query, made.of_key)
+    )
+    total = np.zeros((B, 3, T, T)) + (0 if gate == "key" else of_query[..., None])
+    total = total + (0 if gate == "query" else of_key[..., None, :])
+    expected = -slope[:, None, None] * total * np.abs(difference(np.arange(T)))
+    both = (filled[:, :, None] & filled[:, None])[:, None]
+    np.testing.assert_allclose(np.where(both, table, 0), np.where(both, expected, 0), atol=1e-5)
+
+
+@pytest.mark.parametrize("encoding", [CABLE, ForgettingTransformer, GRAPEAdditive])
 def test_a_row_goes_on_where_it_stopped(encoding, rng):
     made = encoding(DIMS, rngs=nnx.Rngs(0))
     x, filled = jnp.asarray(rng.normal(size=(B, T, 4)), jnp.float32), jnp.ones((1, T), bool)

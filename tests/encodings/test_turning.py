@@ -144,9 +144,10 @@ def test_selective_rope_has_finite_gradients_of_rows_of_zeros(row):
     assert jnp.isfinite(jax.grad(loss)(x.at[:, 3, :6].set(0))).all()
 
 
-def test_selective_rope_goes_on_from_its_state_behind_pads(row):
+@pytest.mark.parametrize("name", ["selective_rope", "path"])
+def test_the_text_goes_on_from_the_state_behind_pads(name, row):
     q, k, x = row
-    made = build("selective_rope")
+    made = build(name)
     whole = made.turn(q, k, x, TOKENS, made.initial_state(B))
     front = lambda y: jnp.pad(y, ((0, 0), (2, 0), (0, 0), (0, 0))[: y.ndim], constant_values=1.0)
     position = jnp.pad(TOKENS.position, ((0, 0), (2, 0)), constant_values=EMPTY)
@@ -158,7 +159,54 @@ def test_selective_rope_goes_on_from_its_state_behind_pads(row):
     for n in range(2):
         joined = jnp.concatenate([piece[n] for piece in pieces], axis=1)[:, 2:]
         np.testing.assert_allclose(joined, whole[n], atol=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), state[0], whole[2][0])
+    seen, expected = (jax.tree.leaves(each)[0] for each in (state, whole[2]))  # by the convolution
+    np.testing.assert_allclose(seen, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_path_carries_a_matrix_of_each_token_beside_its_key(packed, row):
+    q, k, x = row
+    made = build("path", rank=5)
+    segment = np.asarray([[1] * 4 + [2] * 7, [1] * 11]) if packed else np.ones((B, T), int)
+    tokens = dataclasses.replace(TOKENS, segment=jnp.asarray(segment, jnp.int32) if packed else None)
+    queries, keys, _ = made.turn(q, k, x, tokens, made.initial_state(B))
+    np.testing.assert_array_equal(queries, np.pad(q, ((0, 0),) * 3 + ((0, D + 1),)))
+    np.testing.assert_array_equal(keys[..., :D], k)
+
+    wide = lambda y: np.asarray(y[...], np.float64)
+    low = np.asarray(x, np.float64) @ wide(made.down.kernel) @ wide(made.up.kernel)
+    for b, t in np.ndindex(B, T):
+        lags = [n for n in range(3) if t >= n and segment[b, t] == segment[b, t - n]]
+        mixed = sum(wide(made.taps)[n] * low[b, t - n] for n in lags)
+        w = (mixed * sigmoid(mixed)).reshape(H, D)
+        w /= np.linalg.norm(w, axis=-1, keepdims=True)
+        beta = 2 * sigmoid(np.asarray(x[b, t], np.float64) @ wide(made.beta.kernel) + wide(made.beta.bias))
+        np.testing.assert_allclose(keys[b, t, :, D:-1], w[::2], atol=1e-4)  # of the first head that reads the key
+        np.testing.assert_allclose(keys[b, t, :, -1], beta[::2], atol=1e-5)
+
+
+def test_grape_carries_vectors_that_leave_products_as_they_are(row):
+    q, k, x = row
+    made = build("grape_ap", width=4)
+    tokens = Tokens(TOKENS.position + 70_000)
+    expected = np.einsum("bthd,bshd->bhts", q, np.repeat(k, H // 2, axis=2))
+    np.testing.assert_allclose(scores(made, *row, tokens), expected, atol=1e-5)
+    queries, keys, _ = made.turn(q, k, x, tokens, None)
+    p = (np.asarray(x, np.float64) @ np.asarray(made.positional.kernel[...], np.float64)).reshape(B, T, H, 4)
+    np.testing.assert_allclose(queries[..., D : D + 4], p, atol=1e-4)
+    np.testing.assert_array_equal(queries[0, 0, :, D + 4 : D + 6], [[1, 2.0 ** (-8 * (h + 1) / H)] for h in range(H)])
+    unit = p[:, :, ::2] / np.sqrt((p[:, :, ::2] ** 2).mean(-1, keepdims=True))
+    turned = (unit[..., :2] + 1j * unit[..., 2:]) * np.exp(1j * np.asarray(tokens.position))[0, :, None, None]
+    np.testing.assert_allclose(keys[..., -4:-2] + 1j * keys[..., -2:], turned, atol=1e-3)
+
+
+def test_what_follows_the_text_is_for_decoders():
+    encoder = dataclasses.replace(DIMS, causal=False)
+    for name, message in (("path", "follows the text from the key"), ("grape_ap", "counts tokens from the key")):
+        with pytest.raises(UserError, match=f"config.encoding={name} {message} to the query; it is for decoders"):
+            spec(name).build(encoder, nnx.Rngs(0))
+    with pytest.raises(UserError, match="encoding_options.width=5 must be even"):
+        spec("grape_ap", {"width": 5}).build(DIMS, nnx.Rngs(0))
 
 
 def test_angles_are_summed_without_rounding_and_have_the_gradient_of_a_sum(rng):

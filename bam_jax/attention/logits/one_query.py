@@ -25,7 +25,7 @@ def attend(
         times_v: (weights [B, K, G, S], v) -> the sums of values [B, K, G, E].
     """
     product = times_k(q.reshape(q.shape[0], k.shape[2], -1, q.shape[3]), k)
-    logits, _ = logits_table(q, product.reshape(q.shape[0], q.shape[2], 1, -1), scoring)
+    logits, _ = logits_table(q, k, product.reshape(q.shape[0], q.shape[2], 1, -1), scoring)
     lse = jax.nn.logsumexp(logits, -1)
     weights = jnp.exp(logits - jnp.maximum(lse, FLOOR)[..., None])  # 0 of what is hidden
     if scoring.dropout is not None:

@@ -140,20 +140,24 @@ def bias_of_pairs(bias: Bias, i: Coordinate, j: Coordinate, dtype: jnp.dtype) ->
 
 
 def logits_table(
-    q: Float[Array, "B T H D"], product: Float[Array, "B H T S"], scoring: Scoring
+    q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], product: Float[Array, "B H T S"], scoring: Scoring
 ) -> tuple[Float[Array, "B H T S"], Bool[Array, "#B 1 T S"]]:
     """The logits of all queries and keys, `HIDDEN` where a key is not seen, and where it is."""
-    scores = scoring.content(q.shape[-1]).scores(product)
-    bias = bias_table(scoring, product.dtype)
-    seen = visible(scoring.queries, scoring.keys, scoring.mask)[:, None]
-    if scoring.rowwise is None:
-        logits = scores + bias
-    else:
-        i, j = scoring.queries.position[:, None, :, None], scoring.keys.position[:, None, None, :]
-        logits = scoring.rowwise(Rows(q, scores, bias, seen, i, j))
+    rows = rows_table(q, k, product, scoring)
+    logits = rows.scores + rows.bias if scoring.rowwise is None else scoring.rowwise(rows)
     if scoring.temperature is not None:
         logits = logits * scoring.temperature[..., None]
-    return jnp.where(seen, logits, HIDDEN), seen
+    return jnp.where(rows.visible, logits, HIDDEN), rows.visible
+
+
+def rows_table(
+    q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], product: Float[Array, "B H T S"], scoring: Scoring
+) -> Rows:
+    """All queries and keys, and what attention knows of them before softmax, from the products of both."""
+    scored = scoring.content(q.shape[-1]).scores
+    bias, seen = bias_table(scoring, product.dtype), visible(scoring.queries, scoring.keys, scoring.mask)[:, None]
+    i, j = scoring.queries.position[:, None, :, None], scoring.keys.position[:, None, None, :]
+    return Rows(q, k, scored(product), bias, seen, i, j, scored)
 
 
 def mask_nonfinite(

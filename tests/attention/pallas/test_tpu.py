@@ -18,7 +18,7 @@ from bam_jax.attention import EMPTY, Cache, Dropout, Mask, Scoring, Tiling, Toke
 from bam_jax.attention.logits import tile
 from bam_jax.attention.pallas import strips, tpu_grid
 from benchmarks.tpu_static import CHIPS, compile_for
-from tests.attention.common import BIASES, MIXTURES, SUMS, Cauchy, H, Odd, close, drawn, normals, slopes
+from tests.attention.common import BIASES, GATED, MIXTURES, SUMS, Cauchy, H, Odd, close, drawn, normals, slopes
 from tests.marks import full, longest
 
 K = 2
@@ -70,7 +70,8 @@ def operands(name, length, width=64, dtype="bfloat16", *, mask=Mask(), packed=Tr
     i = j = None
     if name in SUMS:
         i, j = own(length), own(slots)
-        i = (shape(2, H, length), i) if name in ("cable", "k_cable") else i
+        i = (shape(2, H, length), i) if name in GATED else i
+        j = (shape(2, H, slots), j) if name == "gated" else j
     side = lambda n, x: Tokens(shape(2, n, of=jnp.int32), shape(2, n, of=jnp.int32) if packed else None, x)
     temperature = shape(1, H, length) if packed else None
     x = lambda n, heads: shape(2, n, heads, width, of=jnp.dtype(dtype))
