@@ -2,10 +2,11 @@
 
     python -m benchmarks.tpu_static --chips=v5e,v6e --biases=uniform,ggd [--encoder]
 
-For each chip and bias it prints, kernel by kernel, the bundles of instructions that one tile takes (every branch once, and no
-transfers: compare kernels of one shape with each other, and do not call them cycles), registers spilled to memory among them,
-and the memory that forward and backward take beside their operands. Needs libtpu, of the extras `compilers` and `tpu`. With
-`--encoder` queries see both sides of rows that end in pads; in decoders, the default, they see what comes before them.
+For each chip, bias and kernel it prints the bundles of instructions of one tile with its mask, those of a `whole` tile, which
+needs none, and the registers spilled to memory and read back. The records have the memory, too, that forward and backward take
+beside their operands. Bundles are not cycles: every other branch counts once, and transfers do not count. Compare only kernels
+of the same shape. Needs libtpu, of the extras `compilers` and `tpu`. With `--encoder` queries see both sides of rows that end in
+padding; in decoders, the default, they see what comes before them.
 
 Where tokamax is installed (the extra `bench`), its splash attention stands beside them, causal, without a bias, in tiles of
 the same size; its backward pass is one kernel for all gradients. With `--gaps` positions are such that every bias is a formula
@@ -15,6 +16,11 @@ in the kernel. Without it, every relative bias except ALiBi comes in strips. The
     python -m benchmarks.tpu_static --gaps --chips=v5e,v6e --biases=uniform,ggd,kerple_log \\
         --json=benchmarks/records/tpu_static_gaps.json
     python -m benchmarks.tpu_static --encoder --biases=uniform,alibi,ggd,cable --json=benchmarks/records/tpu_static_encoder.json
+
+`--steps` compiles nothing. It counts the steps of the grids of long texts, in the forward pass and in that of the gradients of
+keys, next to the number of tiles to compute:
+
+    python -m benchmarks.tpu_static --steps --json=benchmarks/records/tpu_steps.json
 """
 
 from bam_jax.system import errors
@@ -34,14 +40,19 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
+from jax.experimental import pallas as pl
 from jax.experimental import topologies
 from jax.sharding import AbstractDevice, AbstractMesh, SingleDeviceSharding, use_abstract_mesh
 
 from bam_jax import biases
 from bam_jax.attention import Mask, Scoring, Tiling, Tokens, attention
+from bam_jax.attention.pallas import tpu_grid
+from bam_jax.encodings import Dims, spec
 from bam_jax.system import files
 
 CHIPS = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
@@ -133,6 +144,59 @@ def splash_step(shape: Shape) -> tuple[Any, tuple]:
 
 def measure(chip: str, name: str, shape: Shape, dump: Path) -> list[dict]:
     """Compile one bias and read, kernel by kernel, what the compiler wrote: one record for each."""
+    if name == SPLASH:
+        return _compiled(chip, name, shape, dump)
+    jax.clear_caches()  # of kernels that are traced already
+    with one_body(whole=True):
+        whole = {record["kernel"]: record["bundles"] for record in _compiled(chip, name, shape, dump)}
+    jax.clear_caches()
+    with one_body(whole=False):
+        records = _compiled(chip, name, shape, dump)
+    return [{**record, "bundles_whole": whole[record["kernel"]]} for record in records]
+
+
+def one_body(*, whole: bool) -> Any:
+    """A context in which kernels have one of their two bodies: without a mask, or with one."""
+    compute = lambda step, body: pl.when(step.needed)(lambda: body(whole))
+    return mock.patch.object(tpu_grid.GridStep, "when_needed", compute)
+
+
+STEPS_OF = {
+    "alibi": {"encoding": "alibi"},
+    "bam ladder": {"encoding": "bam", "init": "ladder"},
+    "bam ladder, 2 key heads": {"encoding": "bam", "init": "ladder"},
+}
+"""What `count_steps` knows: 8 heads with the prior that training starts from, at a context of 512."""
+
+
+def count_steps(name: str, length: int) -> list[dict]:
+    """Count tiles and steps of one text with random queries and keys: one record for each kernel."""
+    options = dict(STEPS_OF[name])
+    bias = spec(options.pop("encoding"), options).build(Dims(8, 512, 512), nnx.Rngs(0)).bias()
+    position = Tokens(jnp.arange(length, dtype=jnp.int32)[None])
+    keys = 2 if "key heads" in name else 8
+    q, k = (
+        jax.random.normal(jax.random.key(n), (1, length, heads, 64), jnp.bfloat16) for n, heads in ((0, 8), (1, keys))
+    )
+
+    def counts(q: Any, k: Any) -> list[dict]:
+        grid, made = tpu_grid.TileGrid.of(q, k, k, Scoring(bias, position, position), Tiling()), []
+        for hold_queries in (True, False):
+            walk = tpu_grid.Walk.of(grid, hold_queries=hold_queries)
+            of_one = walk.count.size * jnp.maximum(walk.count.max(), 1)
+            _, steps = walk.segments()
+            own = walk.pairs * (steps.sum() if walk.apart else walk.held * steps.max())
+            made.append({"tiles": walk.count.sum(), "steps_of_one_grid": of_one, "steps": own})
+        return made
+
+    about = {"bias": name, "length": length}
+    return [
+        {**about, "walk": walk, **{what: int(n) for what, n in each.items()}}
+        for walk, each in zip(("over keys", "over queries"), jax.jit(counts)(q, k), strict=True)
+    ]
+
+
+def _compiled(chip: str, name: str, shape: Shape, dump: Path) -> list[dict]:
     for old in dump.glob("*"):
         old.unlink()
     if name == SPLASH:
@@ -179,10 +243,24 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--width", type=int, default=Shape.width, help="of a head (64)")
     parser.add_argument("--encoder", action="store_true", help="see both sides of rows that end in pads")
     parser.add_argument("--gaps", action="store_true", help="positions that leave gaps: every bias is a formula")
+    parser.add_argument("--steps", action="store_true", help="count steps of grids, and compile nothing")
     parser.add_argument("--json", type=files.local_path, help="a file for the records")
     given = parser.parse_args(argv)
     if given.json is not None:
         files.keep_other(given.json, "python -m benchmarks.tpu_static")
+    if given.steps:
+        print(f"{'bias':30} {'length':>7} {'walk':12} {'tiles':>8} {'one grid':>9} {'steps':>8}")
+        records = []
+        for name in STEPS_OF:
+            for length in (8_192, 32_768, 131_072):
+                for record in count_steps(name, length):
+                    print(
+                        f"{name:30} {length:7} {record['walk']:12} {record['tiles']:8} {record['steps_of_one_grid']:9} "
+                        f"{record['steps']:8}"
+                    )
+                    records.append(record)
+        _write(given.json, argv, records, ())
+        return
     for name in given.biases.split(","):
         if name not in BIASES:
             raise errors.UserError(f"no bias {name!r} here: {errors.nearest(name, BIASES)}")
@@ -192,7 +270,9 @@ def main(argv: Sequence[str]) -> None:
         os.environ["LIBTPU_INIT_ARGS"] = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
         run = functools.partial(measure, shape=shape, dump=Path(folder))
         records = []
-        print(f"{'chip':5} {'bias':12} {'kernel':24} {'bundles':>8} {'/uniform':>8} {'spills':>7} {'fills':>7}")
+        print(
+            f"{'chip':5} {'bias':12} {'kernel':24} {'bundles':>8} {'/uniform':>8} {'whole':>8} {'spills':>7} {'fills':>7}"
+        )
         beside = [SPLASH] if importlib.util.find_spec("tokamax") and shape.causal else []
         for chip in given.chips.split(","):
             plain: dict[str, int] = {}
@@ -203,15 +283,19 @@ def main(argv: Sequence[str]) -> None:
                     ratio = f"{record['bundles'] / plain[record['kernel']]:.2f}" if record["kernel"] in plain else ""
                     print(
                         f"{chip:5} {name:12} {record['kernel']:24} {record['bundles']:8} {ratio:>8} "
-                        f"{record['spills']:7} {record['fills']:7}"
+                        f"{record.get('bundles_whole', ''):>8} {record['spills']:7} {record['fills']:7}"
                     )
                     records.append(record)
-    if given.json is not None:
+    _write(given.json, argv, records, ("libtpu", *beside))
+
+
+def _write(path: Path | None, argv: Sequence[str], records: list[dict], packages: Sequence[str]) -> None:
+    if path is not None:
         about = {
             "command": f"python -m benchmarks.tpu_static {shlex.join(argv)}",
-            "versions": {name: version(name) for name in ("jax", "jaxlib", "libtpu", *beside)},
+            "versions": {name: version(name) for name in ("jax", "jaxlib", *packages)},
         }
-        given.json.write_text(json.dumps({**about, "records": records}, indent=1) + "\n")
+        path.write_text(json.dumps({**about, "records": records}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -145,9 +145,8 @@ class LanguageModel:
         if limit is not None and slots > limit:
             fewer = f"tokens={limit - read + 1} or fewer" if read <= limit else f"a prompt of {limit} tokens or fewer"
             raise UserError(f"{given} are more than the learned position table holds ({limit}); give {fewer}")
-        size = self.config.model
-        width = size.head_width * (size.kv_heads or size.heads)
-        needed = 2 * jnp.dtype(self.decoder.embed.dtype).itemsize * size.layers * width * slots
+        caches = jax.eval_shape(lambda: self.decoder.caches(1, slots))  # an encoding may widen keys
+        needed = sum(x.size * x.dtype.itemsize for cache in caches for x in (cache.k, cache.v))
         if self.mesh is not None:
             needed //= self.mesh.shape["tensor"] * self.mesh.shape["context"]
         if self.decoder.prune_cache != "off":

@@ -105,11 +105,12 @@ class KCABLE(Bias):
 
 @bias
 class GatedDistance(Bias):
-    """GRAPE-A: a slope that the query decides, the key, or both.
+    """GRAPE-A: a distance penalty whose slope is the sum of a query's gate and a key's.
 
-        b(i, j) = -(g_i + g_j) * abs(S_i - S_j)
+        b(i, j) = -(g_i + g'_j) * abs(S_i - S_j)
 
-    Coordinates: (g, (S, low)), where S + low is the position, or any other running sum.
+    Coordinates: i = (g, (S, low)) and j = (g', (S, low)), gates in nats per unit of S. S + low is the number of tokens so far, or
+    any other running sum.
 
     Source: Zhang et al. 2025 (arXiv 2512.07805), equation 4.6.
     """

@@ -15,13 +15,14 @@ from bam_jax.biases.rowwise import Rows, Rowwise
 
 @bias
 class PathIntegral(Rowwise):
-    """GRAPE-AP: every token from the key on, up to the query, adds a penalty that the query decides.
+    """GRAPE-AP: each token after the key, up to and including the query, adds a penalty that depends on the query.
 
         logits = s + b + slope_h * sum_{l = j+1..i} log sigmoid(p_i . r_l / P),   s_ij = q_i . k_j / sqrt(D)
 
-    Only visible keys are counted. p and r are P wide: queries come as [q, p, 1, slope, zeros] and keys as [k, zeros, r], so that
-    products of the two are those of q and k. A factor that multiplies queries (Scalable Softmax) multiplies the 1 as well, by
-    which it is known.
+    Only tokens that the query sees count. Logits and slope are in nats; b is the bias of the coordinates. Queries are
+    [B, T, H, D + 2 P + 2], laid out as [q, p, 1, slope, zeros(P)], and keys [B, S, K, D + 2 P + 2], laid out as
+    [k, zeros(P + 2), r], so their product is q . k. Scalable Softmax scales the whole query: p and slope are divided by the
+    number that was 1. Where that is 0, as in padding rows, there is no penalty.
 
     Args:
         width: P.
@@ -37,7 +38,7 @@ class PathIntegral(Rowwise):
         queries, keys = _wide(rows)
         p = queries[..., -2 * self.width - 2 : -self.width - 2]
         factor, slope = (queries[..., n, None] for n in (-self.width - 2, -self.width - 1))
-        known = factor != 0  # false of filled-up rows, which nobody reads
+        known = factor != 0  # false in padding rows, whose outputs are unused
         p, slope = (jnp.where(known, x / jnp.where(known, factor, 1), 0) for x in (p, slope))
         product = jnp.einsum("bkgtp,bskp->bkgts", p, keys[..., -self.width :], precision="highest")
         edges = slope * jax.nn.log_sigmoid(product / self.width)
@@ -47,19 +48,21 @@ class PathIntegral(Rowwise):
 
 @bias
 class Householder(Rowwise):
-    """PaTH: each token after the key, up to the query, changes the query by a matrix of its own before the two are compared.
+    """PaTH: each token after the key, up to and including the query, applies a Householder-like matrix to the query.
 
         logits = q_i^T A_i A_{i-1} ... A_{j+1} k_j / sqrt(D) + b,   A_t = I - beta_t w_t w_t^T
 
-    w is D wide: keys come as [k, w, beta], and queries as [q, zeros]. Tokens between the two that a window hides count, too.
+    Logits are in nats; b is the bias of the coordinates. Keys are [B, S, K, 2 D + 1], laid out as [k, w, beta], with w of unit
+    length and beta from 0 to 2; queries are [B, T, H, 2 D + 1], laid out as [q, zeros(D + 1)]. Unlike in `PathIntegral`, tokens
+    hidden by a window count, too.
 
-    A product of n such matrices takes from q a sum of n vectors w_t, whose factors c_t solve a triangular system:
+    Applying n such matrices to q subtracts a combination of the n vectors w_t. Its coefficients solve a triangular system:
 
         q - sum_t c_t w_t,   c_t = beta_t (w_t . q - sum_{u > t} (w_t . w_u) c_u)
 
-    Keys are taken in chunks from the last to the first, and q goes on from each chunk to the one before.
+    The scan visits chunks of keys from the last to the first and carries the transformed q.
 
-    Source: Yang et al. 2025 (arXiv 2505.16381), and the authors' code (flash-linear-attention), for the order of the product.
+    Source: Yang et al. 2025 (arXiv 2505.16381). The order of the product follows the authors' code (flash-linear-attention).
     """
 
     mixes_heads: ClassVar[bool] = False

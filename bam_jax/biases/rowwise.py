@@ -22,8 +22,8 @@ class Rows:
     Keys follow one another as their tokens do; a key that is not visible may hold anything.
 
     Args:
-        queries, keys: as they came.
-        scores: q_i . k_j / sqrt(D), in nats.
+        queries, keys: as they came; a key is NaN where its value is not finite.
+        scores: q_i . k_j / sqrt(D) as `scored` makes them, in nats.
         bias: of the coordinates, in nats.
         visible: whether the query sees the key.
         i, j: positions of the queries and of the keys, in tokens.

@@ -167,16 +167,17 @@ class ForgettingTransformer(RunningSum):
 
 
 class GRAPEAdditive(RunningSum):
-    """GRAPE-A: ALiBi whose slopes are gated by what the query holds, the key, or both.
+    """GRAPE-A: ALiBi with slopes gated by the query token, the key token, or both.
 
         b(i, j) = -(g_i + g'_j) * abs(i - j), g = scale * slope_h * softplus(x w), g' = scale * slope_h * softplus(x w')
 
-    slope is ALiBi's, and scale = softplus(omega), which starts at 1.
+    w and w' are [E, H], slope is ALiBi's, and scale = softplus(omega), [H], starts at 1. i and j count tokens from the start of
+    the row.
 
-    Options: gate, "both", "key" (g = 0) or "query" (g' = 0).
+    Options: gate: "both", "key" (g = 0) or "query" (g' = 0).
 
-    Source: Zhang et al. 2025 (arXiv 2512.07805), equation 4.6, and the authors' code. They make gates of queries and keys; ours,
-    like all coordinates here, are made of the layer's input, of which these are projections.
+    Source: Zhang et al. 2025 (arXiv 2512.07805), equation 4.6, and the authors' code. The paper computes the gates from queries
+    and keys. We compute them from the layer's input x, as every coordinate here.
     """
 
     extrapolates = "untested"

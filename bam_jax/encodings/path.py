@@ -20,18 +20,19 @@ from bam_jax.system.errors import UserError
 
 
 class GRAPEPathIntegral(Encoding):
-    """GRAPE-AP: a penalty of every token from the key on, up to the query, which the query decides.
+    """GRAPE-AP: each token after the key, up to and including the query, adds a penalty that depends on the query.
 
         logits = s + slope_h * sum_{l = j+1..i} log sigmoid(p_i . r_l / P), s_ij = q_i . k_j / sqrt(D)
-        p = x W, r_l = p_l / rms(p_l), turned by l in pairs (n, n + P/2)
+        p = x W, r_l = p_l / rms(p_l), each pair (n, n + P/2) rotated by l radians
 
-    slope is ALiBi's. r is turned by the position itself, and p is not: a text that starts at another position has other logits.
-    W starts as normal with a standard deviation of 0.02. Query heads that share a key share the r of their first. For decoders.
+    x is the layer's normalised input, and W [E, H P] starts as normal with a standard deviation of 0.02. slope is ALiBi's. Only r
+    is rotated, so logits depend on absolute positions: shifting a text changes them. Under grouped-query attention, each key
+    head has the r of the first query head in its group. Decoders only.
 
-    Options: width, P (8).
+    Options: width, P, even (8).
 
-    Source: Zhang et al. 2025 (arXiv 2512.07805), section 5, and the authors' code, which has the width, and p as it is where the
-    paper normalises both.
+    Source: Zhang et al. 2025 (arXiv 2512.07805), section 5. The width follows the authors' code, as does leaving p unnormalised;
+    the paper normalises both p and r.
     """
 
     extrapolates = "untested"
@@ -64,18 +65,20 @@ class GRAPEPathIntegral(Encoding):
 
 
 class PaTH(Encoding):
-    """PaTH: every token after the key, up to the query, reflects the query in part at a direction that the text decides.
+    """PaTH: each token after the key, up to and including the query, partially reflects the query along a direction of its own.
 
         logits = q_i^T A_i A_{i-1} ... A_{j+1} k_j / sqrt(D), A_t = I - beta_t w_t w_t^T
         w = silu(conv(x W1 W2)), normalised to unit length in each head, beta = 2 sigmoid(x u + b)
 
-    conv is causal and depthwise, 3 tokens wide, and does not reach into another document. W1 has `rank` outputs. Weights start
-    as normal with a standard deviation of 0.02, those of conv as uniform within 3 ** -0.5, and b from 0. Query heads that share
-    a key share the w and beta of their first. For decoders.
+    x is the layer's normalised input; W1 is [E, rank], W2 [rank, H D], u [E, H]. conv is causal and depthwise, 3 tokens wide, and
+    does not reach into another document. Weights start as normal with a standard deviation of 0.02, those of conv as uniform
+    from -1 / sqrt(3) to 1 / sqrt(3), and b is 0. Under grouped-query attention, each key head has the w and beta of the first
+    query head in its group. Decoders only.
 
     Options: rank (32).
 
-    Source: Yang et al. 2025 (arXiv 2505.16381), and the authors' code (flash-linear-attention), which has the sizes.
+    Source: Yang et al. 2025 (arXiv 2505.16381). The rank and the width of conv follow the authors' code
+    (flash-linear-attention).
     """
 
     extrapolates = "in part"

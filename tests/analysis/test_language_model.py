@@ -158,6 +158,12 @@ def small(tmp_path):
     return write
 
 
+@pytest.mark.parametrize(("encoding", "size"), [("nope", 238), ("path", 373)])
+def test_room_for_the_cache_counts_what_an_encoding_adds_to_keys(encoding, size, refused, small):
+    asked = f"--run={small(encoding=encoding)}", "--prompt=a", "--tokens=2000000000"
+    assert f"need {size} GiB for keys and values" in refused(generate.main, *asked)
+
+
 def test_a_prompt_longer_than_a_table_is_one_line(small, command, refused):
     ask = generate.main, f"--run={small(encoding='learned')}"
     said = "a prompt of 8 tokens and tokens=20 to write are more than the learned position table holds (16)"

@@ -23,7 +23,7 @@ from bam_jax import biases
 from bam_jax.attention import BACKENDS, EMPTY, Dropout, Mask, Scoring, Tokens, attention, rows
 from bam_jax.attention.cpu import chunked
 from bam_jax.attention.logits.scoring import HIDDEN
-from bam_jax.attention.pallas import tpu_layout
+from bam_jax.attention.pallas import tpu_grid, tpu_layout
 from tests.attention.common import (
     BIASES,
     GATED,
@@ -338,20 +338,19 @@ def by_definition(q, k, v, scoring):
         i = np.float64(scoring.queries.position)[:, None], i
     bias = np.asarray(biases.table(scoring.bias, *jax.tree.map(jnp.asarray, (i, j))))
     bias = np.broadcast_to(bias, (B, H, q.shape[1], k.shape[1]))
-    scale = 1 / math.sqrt(D) if scoring.scale is None else scoring.scale
+    scale = 1 / math.sqrt(q.shape[-1]) if scoring.scale is None else scoring.scale
+    cap = scoring.soft_cap
+    capped = lambda x: x if cap is None else cap * np.tanh(x / cap)
     scores, key_head = np.zeros(bias.shape), lambda h: h // (H // k.shape[2])
     for n, h, t, s in np.ndindex(scores.shape):
         scores[n, h, t, s] = q[n, t, h] @ k[n, s, key_head(h)] * scale
-    if scoring.soft_cap is not None:
-        scores = scoring.soft_cap * np.tanh(scores / scoring.soft_cap)
+    scores = capped(scores)
     table = scores + bias
-    if scoring.rowwise is not None:  # tests/biases/test_rowwise.py has it as loops
+    if scoring.rowwise is not None:  # tests/biases has it as loops
         i, j = scoring.queries.position[:, None, :, None], scoring.keys.position[:, None, None]
-        table = np.asarray(
-            scoring.rowwise(
-                biases.Rows(q, k, scores, jnp.asarray(bias), visible[:, None], i, j, lambda product: product)
-            )
-        )
+        scored = lambda product: capped(np.asarray(product) * scale)
+        rows = biases.Rows(q, k, scores, jnp.asarray(bias), visible[:, None], i, j, scored)
+        table = np.asarray(scoring.rowwise(rows))
     of_row = lambda x, n: np.broadcast_to(x, (B, x.shape[1]))[n]
     for n, t, h in np.ndindex(out.shape[:3]):
         keys = np.flatnonzero(visible[n, t])
@@ -376,6 +375,7 @@ def by_definition(q, k, v, scoring):
         Case("reference", "float64", "kerple_log", "window", 2, True, B, "padded", "position", "dape", scale=-0.8),
         Case("reference", "float64", "uniform", "both_sides", 1, True, 1, "ragged", "position", "cope"),
         Case("reference", "float64", "alibi", "window", 2, True, 1, "padded", "position", sinks=True, dropout=0.2),
+        Case("reference", "float64", "uniform", "causal", 2, True, 0, "cached", "position", "path", soft_cap=1.2),
         Case("reference", "float64", "mixture", "causal", 2, True, B, "padded", "each"),
         full(Case("reference", "float64", "fire", "bidirectional", 4, True, 0, "padded", "shared")),
     ],
@@ -417,7 +417,7 @@ def device(request):
 
 @pytest.fixture
 def tiles(device, request, monkeypatch):
-    """Small ones, and what a kernel walks over in two pieces; every other case takes head after head on blocks.
+    """Small ones, and what a kernel walks over in two pieces; every other case takes head after head.
 
     On a device tiles are those that it takes, so rows are longer, and heads of widths that users have.
     """
@@ -426,7 +426,9 @@ def tiles(device, request, monkeypatch):
         monkeypatch.setattr(sys.modules[__name__], "D", (64, 128, 48)[zlib.crc32(request.node.name.encode()) % 3])
         return
     request.getfixturevalue("small_tiles")
-    monkeypatch.setattr(chunked, "_TABLE", chunked._TABLE * (zlib.crc32(request.node.name.encode()) % 2))
+    together = zlib.crc32(request.node.name.encode()) % 2
+    monkeypatch.setattr(chunked, "_TABLE", chunked._TABLE * together)
+    monkeypatch.setattr(tpu_grid, "_MANY_BLOCKS", 100 * together)
     monkeypatch.setattr(rows, "_TABLE", B * H * RAGGED * 3)
     monkeypatch.setattr(tpu_layout, "_KEYS_AT_ONCE", 4)
     monkeypatch.setattr(tpu_layout, "_QUERIES_AT_ONCE", 3)

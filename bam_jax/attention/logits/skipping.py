@@ -133,19 +133,21 @@ def whole_runs(
     scoring: Scoring,
     block_q: int,
     block_k: int,
-    finite: Bool[Array, "B K S"],
+    finite: Bool[Array, "B K S"] | None = None,
 ) -> tuple[Runs, Runs]:
     """Runs of tiles that need no mask, since all slots are filled and every query sees every key, [1, N] and [1, M].
 
-    As those of `runs`, they are of key blocks for each query block and of query blocks for each key block. A row of tiles may
-    have more of them: a mask is right everywhere. It also looks at what stands beside a key, and so a tile with a value that is
-    not `finite` needs one.
+    As those of `runs`, they are of key blocks for each query block and of query blocks for each key block. A row may have
+    whole tiles outside its run, where a mask does no harm. With `finite`, a tile that has a key whose value is not finite needs
+    a mask, too.
     """
     queries, keys = Extents.of_queries(q, scoring, block_q), Extents.of_keys(q, k, scoring, block_k)
     in_all = lambda x, block: x.reshape(*x.shape[:2], -1, block).all((0, 1, 3))
     filled = lambda tokens, block: in_all(tokens.position[:, None] < EMPTY, block)
     some_q = filled(scoring.queries, block_q)
-    some_k = filled(scoring.keys, block_k) & in_all(pad(finite, block_k), block_k)
+    some_k = filled(scoring.keys, block_k)
+    if finite is not None:
+        some_k = some_k & in_all(pad(finite, block_k), block_k)
     cut = jax.lax.dynamic_slice_in_dim
 
     def of_queries(start: Array, count: int) -> Runs:

@@ -98,10 +98,15 @@ def coordinates(queries: Queries, keys: Keys) -> tuple[Coordinate, Coordinate]:
     return own(queries.coordinate, queries.limits.highest), own(keys.coordinate, keys.position)
 
 
-def logits(scores: Float[Array, "..."], bias: Bias, queries: Queries, keys: Keys) -> tuple[Array, Array]:
-    """The tile's logits, and those before temperature and mask, from the scores of content; see `scoring.Content`."""
+def logits(
+    scores: Float[Array, "..."], bias: Bias, queries: Queries, keys: Keys, whole: bool = False
+) -> tuple[Array, Array]:
+    """The tile's logits, and those before temperature and mask, from the scores of content; see `scoring.Content`.
+
+    `whole`: every query sees every key, so no mask is applied.
+    """
     shown, raw = unmasked_logits(scores, bias, queries, keys)
-    return jnp.where(visible(queries, keys), shown, HIDDEN), raw
+    return shown if whole else jnp.where(visible(queries, keys), shown, HIDDEN), raw
 
 
 def unmasked_logits(scores: Float[Array, "..."], bias: Bias, queries: Queries, keys: Keys) -> tuple[Array, Array]:

@@ -64,13 +64,13 @@ def query_kernel(
         def start_strips() -> None:
             d_strips[...] = jnp.zeros_like(d_strips)
 
-    @pl.when(step.needed)
-    def compute() -> None:
+    @step.when_needed
+    def compute(whole: bool) -> None:
         queries, bias, d_pieces = along_lanes(step.queries), step.bias(held.q.shape[-1]), []
         for piece in key_pieces(k.shape[1]):
             keys = along_sublanes(take_piece(step.keys, piece))
             scores = step.content.scores(multiply(k[:, piece], held.q, 0, 0))  # [keys, queries]
-            logits, raw = tile.logits(scores, bias_of_piece(bias, piece), queries, keys)
+            logits, raw = tile.logits(scores, bias_of_piece(bias, piece), queries, keys, whole)
             d_weights = drop(multiply(v[:, piece], held.d_out, 0, 0), tile.dropout_factor(queries, keys))
             d_logits = jnp.exp(logits - held.lse[...]) * (d_weights - held.delta[...])
             d_temperature = []
@@ -116,14 +116,14 @@ def key_kernel(
         def start_head() -> None:
             d_key[...] = jnp.zeros_like(d_key)
 
-    @pl.when(step.needed)
-    def compute() -> None:
+    @step.when_needed
+    def compute(whole: bool) -> None:
         keys, bias = along_lanes(step.keys), step.bias()
         for piece in query_pieces(passing.q.shape[1]):
             some = take_piece(passing, piece)
             queries, lse, delta = along_sublanes((take_piece(step.queries, piece), some.lse, some.delta))
             scores = step.content.scores(multiply(some.q, k, 0, 0))  # [queries, keys]
-            logits, _ = tile.logits(scores, bias_of_piece(bias, piece), queries, keys)
+            logits, _ = tile.logits(scores, bias_of_piece(bias, piece), queries, keys, whole)
             weights, factor = jnp.exp(logits - lse), tile.dropout_factor(queries, keys)
             d_v[...] += multiply(some.d_out, drop(weights, factor), 1, 0)
             d_logits = weights * (drop(multiply(some.d_out, v, 0, 0), factor) - delta)

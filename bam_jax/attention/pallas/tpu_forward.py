@@ -43,13 +43,13 @@ def forward_kernel(step: GridStep, q: Any, k: Any, v: Any, outputs: Any, top: An
     def start() -> None:
         start_softmax(top, total, sums)
 
-    @pl.when(step.needed)
-    def compute() -> None:
+    @step.when_needed
+    def compute(whole: bool) -> None:
         queries, bias = along_lanes(step.queries), step.bias()
         for piece in key_pieces(k.shape[1]):
             keys = along_sublanes(take_piece(step.keys, piece))
             scores = step.content.scores(multiply(k[:, piece], q, 0, 0))  # [keys, queries]
-            logits, _ = tile.logits(scores, bias_of_piece(bias, piece), queries, keys)
+            logits, _ = tile.logits(scores, bias_of_piece(bias, piece), queries, keys, whole)
             highest = jnp.maximum(top[...], logits.max(0, keepdims=True))
             weights = jnp.exp(logits - highest)
             # What was summed so far is relative to the old maximum. No exponent is ever above 1, and none overflows.
@@ -120,6 +120,7 @@ def decode(
         keys=jax.tree.map(grouped_keys, grid.keys),
         table=jnp.zeros((1, 1), jnp.float32),  # a tile holds several heads: their parameters come with the queries
         runs_of_keys=Runs(*(x.reshape(heads * number, 1) for x in dealt)),
+        whole_runs=None,  # finding whole tiles would cost more than the mask
         block_q=count,
     )
     output = lambda n: jax.ShapeDtypeStruct((q.shape[0], heads * number, n, count), jnp.float32)

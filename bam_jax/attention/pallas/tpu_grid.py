@@ -3,13 +3,13 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jaxtyping import Array
+from jaxtyping import Array, Int
 
 from bam_jax.attention.logits import measured_tiles, skipping, tile
 from bam_jax.attention.logits.scoring import Content, Scoring
@@ -21,6 +21,15 @@ from bam_jax.biases import Bias, Uniform
 from bam_jax.system.axes import typed
 
 _INTERPRET: Any = True  # How kernels run on a CPU.
+
+# From this many held blocks on, each held head may have its own grid. We assume that to start one takes some 10 us, and a step
+# without a tile some 0.3 us; neither is measured.
+_MANY_BLOCKS = 16
+
+# From this many held blocks of all heads on, too: their scalars would take half of the memory that a chip has for such.
+_MOST_RUNS = 2**15
+
+_NEVER = 2**30  # a step that no grid has
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,9 +44,10 @@ class GridStep:
     diagonal: Any
     first: Array  # whether this is the first, or last, step of the held block
     last: Array
-    first_of_head: Array  # whether this is the first step of a query head
+    first_of_head: Array  # whether this is the held block's first step of a query head
     first_block: Array  # whether the held block is the head's first
     needed: Array  # whether there is a tile to compute
+    whole: Array | None  # whether every query of the tile sees every key; None: not known
     content: Content  # what products of queries and keys become
 
     def bias(self, width: int = 1) -> Bias:
@@ -45,6 +55,14 @@ class GridStep:
         if self.strip is not None:
             return StripBias(self.strip)
         return self.parameters.bias([jnp.full((1, width), self.number(n)) for n in range(sum(self.parameters.sizes))])
+
+    def when_needed(self, compute: Callable[[bool], None]) -> None:
+        """Call `compute(whole)` if the tile is needed. A whole tile needs no mask."""
+        if self.whole is None:
+            pl.when(self.needed)(lambda: compute(False))
+            return
+        pl.when(self.needed & self.whole)(lambda: compute(True))
+        pl.when(self.needed & ~self.whole)(lambda: compute(False))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,10 +82,12 @@ class TileGrid:
     parameters: tile.Parameters
     runs_of_keys: Runs  # [H, query blocks]
     runs_of_queries: Runs  # [H, key blocks]
+    whole_runs: tuple[Runs, Runs] | None  # of keys and of queries, without hidden pairs; None: not known
     block_q: int
     block_k: int
     content: Content
     strips: RolledStrips | None  # of the bias; None: it is a formula
+    heads_differ: bool  # whether one head may need other tiles than another
 
     @classmethod
     def of(
@@ -91,6 +111,8 @@ class TileGrid:
         inner = scoring.bias if shift is None else Uniform()
         parameters = tile.Parameters.of(inner)
         runs = skipping.runs(q, k, whole, tiling.skip, block_q, block_k, None if marked else v)
+        bounded = type(scoring.bias).bounds is not Bias.bounds
+        one_tile = block_q >= q.shape[1] and block_k >= k.shape[1]
         strips = None
         if shift is not None:
             blocks = (side.length.shape[1] for side in runs)
@@ -104,10 +126,12 @@ class TileGrid:
             parameters.table(inner, q.shape[2]),
             parameters,
             *runs,
+            None if one_tile and scoring.mask.causal else skipping.whole_runs(q, k, whole, block_q, block_k),
             block_q,
             block_k,
             scoring.content(q.shape[-1]),
             strips,
+            heads_differ=tiling.skip != "off" and not isinstance(scoring.bias, Uniform) and bounded,
         )
 
     def per_query(self, count: int) -> jax.ShapeDtypeStruct | None:
@@ -136,33 +160,61 @@ class TileGrid:
 
         The operands of queries are a tree of arrays [#B, heads or fewer, n, T].
         """
-        return _Walk.of(self, hold_queries=True).run(kernel, query_operands, outputs, whole_outputs, scratch)
+        return Walk.of(self, hold_queries=True).run(kernel, query_operands, outputs, whole_outputs, scratch)
 
     def over_queries(
         self, kernel: Callable, query_operands: Any, outputs: tuple, scratch: list[tuple[int, int]]
     ) -> Any:
         """Run a kernel that holds a block of keys and walks, query head by query head, over the query blocks that need it."""
-        return _Walk.of(self, hold_queries=False).run(kernel, query_operands, outputs, (), scratch)
+        return Walk.of(self, hold_queries=False).run(kernel, query_operands, outputs, (), scratch)
+
+
+class _Segments(NamedTuple):
+    """The steps of each pair of held blocks in segments: one per query head for the first block, then for the second.
+
+    Each is an array [held heads * pairs * size], the segments of a pair filled up to a power of two, so that a step finds its own
+    with few instructions: index maps are computed for every operand, in every step.
+    """
+
+    start: Any  # first step; `_NEVER` where there is no segment: no head, or no partner of the middle block
+    last: Any  # last step
+    end: Any  # one past the last step with a tile to compute
+    base: Any  # block of the other side = base + step
+
+
+class _Scalars(NamedTuple):
+    """Scalars that are there before the blocks: `segments` and `head` tell index maps which blocks to fetch."""
+
+    table: Any  # [H, P], the parameters of the bias
+    segments: _Segments
+    whole: Any  # [1, held blocks], see `Walk`
+    head: Any  # [1], the first held head of the grid; None: 0
 
 
 @dataclasses.dataclass(frozen=True)
-class _Walk:
+class Walk:
     """One pass of a kernel over the tiles: a block of one side is held while those of the other side pass by.
 
-    The grid is [batch, held head, held block, its query heads, blocks of the other side], in index maps b, c, n, g and m. A
-    kernel that holds keys walks over all query heads of a key head, so that the gradient of a key is summed where it is held
-    and leaves the chip once.
+    The grid is [batch, held head, pair of held blocks, steps], in index maps b, c, p and t. The steps of a block are the runs of
+    its query heads, one after another: a kernel that holds keys walks over all query heads of a key head, so that the gradient
+    of a key is summed where it is held and leaves the chip once.
+
+    Every pair in a grid takes as many steps as the longest pair, and an empty step still takes time. So block n is paired with
+    block N - 1 - n: in causal rows the first block needs one tile and the last needs all. With many blocks, if heads may need
+    different tiles, each held head has its own grid: heads that look nearby do not wait for those that look far.
     """
 
     tiles: "TileGrid"
     hold_queries: bool  # whether the held side is that of the queries
     first: Array  # [H, held blocks], the run of other blocks that each needs
     count: Array
+    whole: Runs | None  # [1, held blocks], the run of other blocks that need no mask
 
     @classmethod
-    def of(cls, tiles: "TileGrid", *, hold_queries: bool) -> "_Walk":
+    def of(cls, tiles: "TileGrid", *, hold_queries: bool) -> "Walk":
         runs = tiles.runs_of_keys if hold_queries else tiles.runs_of_queries
-        return cls(tiles, hold_queries, runs.first, runs.length)
+        whole = None if tiles.whole_runs is None else tiles.whole_runs[0 if hold_queries else 1]
+        return cls(tiles, hold_queries, runs.first, runs.length, whole)
 
     @property
     def heads(self) -> int:
@@ -173,6 +225,54 @@ class _Walk:
     def group(self) -> int:
         """Query heads that one held block serves."""
         return 1 if self.hold_queries else self.heads // self.tiles.k.shape[1]
+
+    @property
+    def blocks(self) -> int:
+        """Held blocks of a head."""
+        return self.first.shape[1]
+
+    @property
+    def held(self) -> int:
+        """Held heads."""
+        return self.heads // self.group
+
+    @property
+    def apart(self) -> bool:
+        """Whether each held head has a grid of its own; the segments of all may also be too many for one."""
+        return (self.tiles.heads_differ and self.blocks >= _MANY_BLOCKS) or self.count.size > _MOST_RUNS
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of held blocks of a head."""
+        return -(-self.blocks // 2)
+
+    @property
+    def size(self) -> int:
+        """Segments of a pair, filled up to a power of two."""
+        return 2 * 2 ** (self.group - 1).bit_length()
+
+    def segments(self) -> tuple[_Segments, Int[Array, " held"]]:
+        """The segments of all pairs, and the steps of each held head's longest pair."""
+
+        def by_pair(x: Array) -> Int[Array, "held pairs 2 group"]:
+            x = x.reshape(self.held, self.group, self.blocks)
+            return jnp.stack([x[..., : self.pairs], x[..., ::-1][..., : self.pairs]]).transpose(1, 3, 0, 2)
+
+        first, count = by_pair(self.first), by_pair(self.count)
+        lonely = (jnp.arange(self.pairs) == self.blocks - 1 - jnp.arange(self.pairs))[:, None, None]
+        missing = lonely & (jnp.arange(2) == 1)[:, None]
+        # At least one step each, which writes the outputs.
+        steps = jnp.where(missing, 0, jnp.maximum(count, 1))
+        stop = jnp.cumsum(steps.reshape(self.held, self.pairs, -1), axis=2).reshape(steps.shape)
+        start = jnp.where(missing, _NEVER, stop - steps)
+
+        def flat(x: Array, fill: int) -> Int[Array, " N"]:
+            x = x.reshape(self.held, self.pairs, 2 * self.group)
+            filled = jnp.pad(x, ((0, 0), (0, 0), (0, self.size - x.shape[2])), constant_values=fill)
+            return filled.ravel()
+
+        made = flat(start, _NEVER), flat(stop - 1, 0), flat(start + count, 0), flat(first - start, 0)
+        return _Segments(*made), stop.reshape(self.held, -1).max(1)
 
     def run(
         self,
@@ -186,20 +286,20 @@ class _Walk:
         tiles, strip = self.tiles, None
         if tiles.strips is not None:
             strip = tiles.strips.rolled(keys_in_sublanes=self.hold_queries).reshape(1, self.heads, 1, -1)
-        # Scalars come ahead of the blocks, since they decide which blocks are fetched.
-        scalars = (tiles.table, self.first, self.count)
         operands = (strip, query_operands, tiles.queries, tiles.k, tiles.v, tiles.keys)
         body = self._body(kernel, len(scratch))  # one for both platforms, so that it is traced once
-        # The longest run, but at least one step, which writes the outputs. Steps without work still take time.
-        steps = jnp.maximum(self.count.max(), 1)
+        grids = self.held if self.apart else 1
+        of_grid = lambda x: jax.ShapeDtypeStruct((x.shape[0], x.shape[1] // grids, *x.shape[2:]), x.dtype)
+        outputs, whole_outputs = jax.tree.map(of_grid, (outputs, whole_outputs))
+        segments, steps = self.segments()
 
         def call(steps: Array, *arguments: Any, interpret: Any) -> Any:
             return pl.pallas_call(
                 body,
                 out_shape=typed((*outputs, *whole_outputs), tiles.q),
                 grid_spec=pltpu.PrefetchScalarGridSpec(
-                    num_scalar_prefetch=len(scalars),
-                    grid=(tiles.q.shape[0], self.heads // self.group, self.first.shape[1], self.group, steps),
+                    num_scalar_prefetch=len(_Scalars._fields),
+                    grid=(tiles.q.shape[0], self.held // grids, self.pairs, steps),
                     in_specs=self._input_specs(*operands),
                     out_specs=self._output_specs(outputs, whole_outputs),
                     # Sums over many tiles are float32 whatever the operands are: in bfloat16 small summands would vanish.
@@ -210,21 +310,30 @@ class _Walk:
                 name=getattr(kernel, "func", kernel).__name__,  # of a partial, too: reports find kernels by their names
             )(*arguments)
 
-        return jax.lax.platform_dependent(
-            steps,
-            *scalars,
-            *operands,
-            tpu=functools.partial(call, interpret=False),
-            cpu=functools.partial(call, interpret=_INTERPRET),
-        )
+        def grid(steps: Array, segments: _Segments, head: Array | None) -> Any:
+            return jax.lax.platform_dependent(
+                steps,
+                *_Scalars(tiles.table, segments, self.whole, head),
+                *operands,
+                tpu=functools.partial(call, interpret=False),
+                cpu=functools.partial(call, interpret=_INTERPRET),
+            )
+
+        if not self.apart:
+            return grid(steps.max(), segments, None)
+        by_head = jax.tree.map(lambda x: x.reshape(self.held, -1), segments)
+        heads = jnp.arange(self.held, dtype=jnp.int32)[:, None]
+        made = jax.lax.map(lambda x: grid(*x), (steps, by_head, heads))
+        return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(x.shape[1], -1, *x.shape[3:]), made)
 
     def _body(self, kernel: Callable, scratch_count: int) -> Callable:
         """The kernel as Pallas calls it: it is told at which `GridStep` of the grid it stands."""
 
         def body(
             table: Any,
-            first: Any,
-            count: Any,
+            segments: Any,
+            whole: Any,
+            head: Any,
             strip: Any,
             query_operands: Any,
             queries: Any,
@@ -233,21 +342,24 @@ class _Walk:
             keys: Any,
             *rest: Any,
         ) -> None:
-            at = [pl.program_id(axis) for axis in range(5)]
-            _, c, n, g, m = at
-            h = c * self.group + g
+            b, c, p, t = at = tuple(pl.program_id(axis) for axis in range(4))
+            scalars = _Scalars(table, segments, whole, head)
+            segment, of_held, n = self._place(c, p, t, segments)
+            _, h, other = self._other(b, c, p, t, *scalars)
+            start = segments.start[segment]
             step = GridStep(
                 queries,
                 keys,
                 self.tiles.parameters,
                 lambda n: table[h, n],
                 strip,
-                self._diagonal(*at, table, first, count)[2],
-                first=(g == 0) & (m == 0),
-                last=(g == self.group - 1) & (m == pl.num_programs(4) - 1),
-                first_of_head=m == 0,
+                self._diagonal(*at, *scalars)[2],
+                first=(t == start) & (of_held == 0),
+                last=(t == segments.last[segment]) & (of_held == self.group - 1),
+                first_of_head=t == start,
                 first_block=n == 0,
-                needed=m < count[h, n],
+                needed=t < segments.end[segment],
+                whole=None if whole is None else _within(whole, n, other),
                 content=self.tiles.content,
             )
             outputs, scratch = rest[:-scratch_count], rest[-scratch_count:]
@@ -278,26 +390,52 @@ class _Walk:
         # A whole output stays on the chip for a head's every block: a second buffer for it would take room and save nothing.
         once = pl.Buffered(1)
         return (
-            *jax.tree.map(lambda x: self._spec(x, block, self._held), outputs),
-            *jax.tree.map(lambda x: self._spec(x, x.shape[3], self._head, once), whole_outputs),
+            *jax.tree.map(lambda x: self._spec(x, block, self._made, self._heads_made), outputs),
+            *jax.tree.map(lambda x: self._spec(x, x.shape[3], self._head, self._heads_made, once), whole_outputs),
         )
 
-    def _spec(self, x: Array, block: int, at: Callable, mode: Any = None) -> pl.BlockSpec:
+    @property
+    def _heads_made(self) -> int:
+        """Query heads of a grid's outputs."""
+        return self.group if self.apart else self.heads
+
+    def _spec(self, x: Array, block: int, at: Callable, heads: int = 0, mode: Any = None) -> pl.BlockSpec:
         """The block of an array [#B, heads or fewer, n, length] where `at` gives the batch index, query head and block."""
+        shared = (heads or self.heads) // x.shape[1]
 
         def index(*grid: Any) -> tuple:
             b, h, n = at(*grid)
-            return b if x.shape[0] != 1 else 0, h // (self.heads // x.shape[1]), 0, n
+            return b if x.shape[0] != 1 else 0, h // shared, 0, n
 
         return pl.BlockSpec((None, None, x.shape[2], block), index, pipeline_mode=mode)
 
-    def _held(self, b: Array, c: Array, n: Array, g: Array, m: Array, *_: Any) -> tuple:
-        return b, c * self.group + g, n
+    def _place(self, c: Array, p: Array, t: Array, segments: _Segments) -> tuple[Array, Array, Array]:
+        """The segment at a step of a pair, which of its key head's query heads it has, and the held block."""
+        of_pair, number = (c * self.pairs + p) * self.size, jnp.int32(0)
+        for bit in range(self.size.bit_length() - 2, -1, -1):  # by bisection: the starts rise
+            if self.blocks == 1 and 2**bit >= self.group:
+                continue  # the only block has no partner
+            later = number + 2**bit
+            number = jnp.where(t >= segments.start[of_pair + later], later, number)
+        second = number >= self.group
+        of_held = number - jnp.where(second, self.group, 0) if self.group > 1 else jnp.int32(0)
+        return of_pair + number, of_held, jnp.where(second, self.blocks - 1 - p, p)
 
-    def _other(self, b: Array, c: Array, n: Array, g: Array, m: Array, table: Any, first: Any, count: Any) -> tuple:
-        # Behind the last block that is needed the index stays the same, and nothing is fetched for steps without work.
-        h = c * self.group + g
-        return b, h, first[h, n] + jnp.minimum(m, jnp.maximum(count[h, n] - 1, 0))
+    def _held(self, b: Array, c: Array, p: Array, t: Array, *scalars: Any) -> tuple:
+        of = _Scalars(*scalars)
+        _, of_held, n = self._place(c, p, t, of.segments)
+        return b, (c if of.head is None else of.head[0]) * self.group + of_held, n
+
+    def _made(self, b: Array, c: Array, p: Array, t: Array, *scalars: Any) -> tuple:
+        """As `_held`, of outputs, which have the grid's own heads."""
+        return self._held(b, c, p, t, *_Scalars(*scalars)._replace(head=None))
+
+    def _other(self, b: Array, c: Array, p: Array, t: Array, *scalars: Any) -> tuple:
+        _, h, _ = self._held(b, c, p, t, *scalars)
+        segments = _Scalars(*scalars).segments
+        segment, _, _ = self._place(c, p, t, segments)
+        # Behind the last step the index stays the same, and nothing is fetched for steps without work.
+        return b, h, jnp.minimum(t, segments.last[segment]) + segments.base[segment]
 
     def _diagonal(self, *at: Any) -> tuple:
         (b, h, n), (_, _, m) = self._held(*at), self._other(*at)
@@ -307,6 +445,12 @@ class _Walk:
 
     def _head(self, b: Array, c: Array, *_: Any) -> tuple:
         return b, c, 0
+
+
+def _within(runs: Runs, n: Array, block: Array) -> Array:
+    """Whether a block is in the n-th run of [1, N], in a kernel."""
+    first = runs.first[0, n]
+    return (block >= first) & (block < first + runs.length[0, n])
 
 
 def _block_sizes(q: tuple[int, ...], k: tuple[int, ...]) -> tuple[int, int]:

@@ -30,10 +30,10 @@ def sequence_second(x: Float[Array, "B H D T2"], length: int) -> Float[Array, "B
 def dimension_semantics(whole_outputs: tuple) -> Any:
     """The axes of the grid that the cores of a chip may share out.
 
-    The last two are summed over, one step after another. Blocks that add to one whole output must stay on one core.
+    The last one is summed over, one step after another. Blocks that add to one whole output must stay on one core.
     """
     held_blocks = "arbitrary" if jax.tree.leaves(whole_outputs) else "parallel"
-    return "parallel", "parallel", held_blocks, "arbitrary", "arbitrary"
+    return "parallel", "parallel", held_blocks, "arbitrary"
 
 
 def key_pieces(length: int) -> list[slice]:

@@ -100,6 +100,18 @@ def test_every_bias_compiles(chip, name):
     assert kernels_of(compiled(chip, small, *arguments).as_text()) == 3 * forms
 
 
+@pytest.mark.parametrize("name", ["ggd", full("cable")])
+def test_heads_of_long_texts_compile_with_grids_of_their_own(name):
+    """A kernel for all heads, which a loop calls."""
+    small = functools.partial(gradients, tiling=Tiling(block_q=128, block_k=128))
+    loops = {}
+    for blocks in (8, 16):
+        text = compiled("v5e", small, *operands(name, blocks * 128)).as_text()
+        assert kernels_of(text) == (6 if name == "ggd" else 3)
+        loops[blocks] = text.count(" while(")
+    assert loops[16] >= loops[8] + 3
+
+
 @pytest.mark.parametrize("chip", CHIPS)
 def test_dropout_compiles(chip):
     seed = jax.ShapeDtypeStruct((), jnp.uint32)
