@@ -18,7 +18,7 @@ from bam_jax.biases.context_aware import CABLE, KCABLE, ContextualGaussian, Diff
 from bam_jax.biases.decay import AdditiveDecay, Gaussian, Sandwich, StudentT, sandwich_compression
 from bam_jax.biases.effective import log_effective_keys
 from bam_jax.biases.mixture import Mixture
-from bam_jax.biases.path import Householder, PathIntegral
+from bam_jax.biases.path import PaTH, PathIntegral
 from bam_jax.biases.prior import (
     CAP,
     FIRE,
@@ -53,11 +53,11 @@ __all__ = [
     "GatedDistance",
     "Gaussian",
     "GeneralisedGaussian",
-    "Householder",
     "KerpleLog",
     "KerplePower",
     "Mixture",
     "Monotone",
+    "PaTH",
     "PathIntegral",
     "Relative",
     "RelativeKeys",

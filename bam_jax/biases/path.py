@@ -47,7 +47,7 @@ class PathIntegral(Rowwise):
 
 
 @bias
-class Householder(Rowwise):
+class PaTH(Rowwise):
     """PaTH: each token after the key, up to and including the query, applies a Householder-like matrix to the query.
 
         logits = q_i^T A_i A_{i-1} ... A_{j+1} k_j / sqrt(D) + b,   A_t = I - beta_t w_t w_t^T

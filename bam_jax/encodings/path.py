@@ -110,7 +110,7 @@ class PaTH(Encoding):
         return q, jnp.concatenate([k, of_keys.astype(k.dtype)], axis=-1), state
 
     def rowwise(self) -> biases.Rowwise:
-        return biases.Householder()
+        return biases.PaTH()
 
 
 def _normal(width: int, out: int, rngs: nnx.Rngs, *, use_bias: bool = False) -> nnx.Linear:

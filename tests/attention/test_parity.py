@@ -65,7 +65,7 @@ ROWWISE = {
     "cope": lambda draw, causal: biases.CoPE(draw(-1, 1, 4, D), symmetric=not causal),
     "shaw": lambda draw, causal: biases.RelativeKeys(draw(-1, 1, 5, D)),
     "grape_ap": lambda draw, causal: biases.PathIntegral(1),
-    "path": lambda draw, causal: biases.Householder(),
+    "path": lambda draw, causal: biases.PaTH(),
     "entmax": lambda draw, causal: biases.Entmax(biases.CoPE(draw(-1, 1, 4, D), symmetric=not causal)),
     "adaptive": lambda draw, causal: biases.AdaptiveTemperature(None),
 }

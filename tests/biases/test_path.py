@@ -46,7 +46,7 @@ def test_path_multiplies_the_matrices_of_the_tokens_in_between(slots, rng, x64):
     w /= np.linalg.norm(w, axis=-1, keepdims=True)
     queries = np.pad(q, ((0, 0),) * 3 + ((0, WIDTH + 1),))
     given = rows(rng, slots, queries=queries, keys=np.concatenate([k, w, beta[..., None]], -1), visible=visible(slots))
-    made = np.asarray(biases.Householder()(given))
+    made = np.asarray(biases.PaTH()(given))
     for at, i, head in pairs(given.visible):
         b, h, t, j = at
         changed = q[b, t, h]
@@ -63,7 +63,7 @@ def test_path_keeps_what_is_not_finite_to_its_own_logit(rng):
     given = rows(rng, 20, queries=q, keys=keys, visible=visible(20))
     expected = np.zeros((B, H, T, 20), bool)
     expected[0, 2:, :, 9] = expected[1, :2, :, 19] = True
-    np.testing.assert_array_equal(~np.isfinite(biases.Householder()(given)), expected)
+    np.testing.assert_array_equal(~np.isfinite(biases.PaTH()(given)), expected)
 
 
 @pytest.mark.parametrize("factor", [1.0, 2.5])

@@ -57,6 +57,8 @@ def read(model, tokens):
         ("bam", (1, 1, 2, 4)),
         longest("bam", (2, 1, 1, 3)),
         longest("pope", (3, 1, 2, 1)),
+        longest("path", (1, 1, 2, 1)),
+        longest("grape_a", (1, 1, 2, 4)),
         longest("bam", (1, 2, 2, 2)),
         longest("cable", (1, 1, 2, 4)),
         longest("selective_rope", (1, 1, 1, 8)),
