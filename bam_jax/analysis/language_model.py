@@ -212,7 +212,11 @@ def _factors(q: Any, k: Any, scoring: Any) -> theory.Factors:
 
 
 def load(
-    run: str | os.PathLike, *, overrides: Mapping[str, Any] = {}, allow: Collection[str] = (), step: int | None = None
+    run: str | os.PathLike,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    allow: Collection[str] = (),
+    step: int | None = None,
 ) -> LanguageModel:
     """A trained model, from the newest checkpoint of a run.
 
@@ -238,7 +242,7 @@ def load(
     (4, 12, 12)
     """
     configs.allowed([*allow])
-    overrides, mesh = sharding.take_mesh(overrides)
+    overrides, mesh = sharding.take_mesh(overrides or {})
     if is_source(path := hub.find(run)):
         if step is not None:
             raise UserError(f"{run} is no run and has no checkpoint of step {shown(step)}; leave step out")

@@ -30,7 +30,7 @@ KEY = "<KEY>48213<END> and then we spoke of other things <KEY>"
 
 @pytest.fixture(scope="module")
 def model():
-    return load("quickstart")
+    return load("quickstart", overrides=None)
 
 
 def test_the_box_holds_what_its_page_says(model):
