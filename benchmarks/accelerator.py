@@ -568,7 +568,7 @@ def conclude(given: argparse.Namespace, argv: Sequence[str], cases: Sequence[Cas
         "failed": [f"{x['stage']}: {x['case']}" for x in outcomes if x["status"] == "failed"],
         "results": [{name: value for name, value in x.items() if name != "machine"} for x in outcomes],
     }
-    files.write_atomically(given.out / "accelerator.json", json.dumps(summary, indent=1) + "\n")
+    files.write_atomically(given.out / "accelerator.json", jsonl.by_lines(summary))
     files.write_atomically(given.out / "accelerator.md", to_page(summary))
     wanted = {(case.stage, case.name) for case in cases}
     failed = [x for x in outcomes if x["status"] == "failed" and (x["stage"], x["case"]) in wanted]

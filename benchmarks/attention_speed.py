@@ -35,7 +35,6 @@ if __name__ == "__main__":
 import argparse
 import dataclasses
 import itertools
-import json
 import math
 import shlex
 import statistics
@@ -45,7 +44,7 @@ from collections.abc import Iterator, Sequence
 import jax
 
 from bam_jax.attention import Tiling
-from bam_jax.system import files
+from bam_jax.system import files, jsonl
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.machine import machine
 from benchmarks.attention_shapes import BIASES, AttentionShape
@@ -218,7 +217,7 @@ def main(argv: Sequence[str]) -> None:
             records.append(record)
     if given.out is not None:
         command = f"python -m benchmarks.attention_speed {shlex.join(argv)}"
-        given.out.write_text(json.dumps({"command": command, "machine": about, "records": records}, indent=1) + "\n")
+        given.out.write_text(jsonl.by_lines({"command": command, "machine": about, "records": records}))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ For each kernel it counts registers, spills, shared memory and the instructions 
 launches and the bytes that they read and write. Nothing runs. If tokamax is installed (the extra `bench`), its kernels are
 counted as well.
 
-    python -m benchmarks.gpu_static --out=benchmarks/records/h100_compiled.json
+    python -m benchmarks.gpu_static --out=benchmarks/records/gpu_static.json
     python -m benchmarks.gpu_static --bias uniform ggd alibi cable sandwich --out=benchmarks/records/gpu_static.json
 
 It needs the plugin of the extra `compilers`, and no GPU: `make test-compilers` makes an environment that has it.
@@ -21,7 +21,6 @@ import functools
 import importlib.metadata
 import importlib.util
 import itertools
-import json
 import os
 import pathlib
 import re
@@ -40,7 +39,7 @@ from bam_jax.attention.logits.scoring import Differentiable, Residuals
 from bam_jax.attention.pallas import gpu, strips
 from bam_jax.attention.pallas.gpu_formula import LOWERED
 from bam_jax.preflight import chips
-from bam_jax.system import extras, files
+from bam_jax.system import extras, files, jsonl
 from benchmarks import hlo, sass
 
 NOTE = "Compiled on a CPU for an H100 by `python -m benchmarks.gpu_static`. Nothing ran on a chip."
@@ -294,9 +293,8 @@ def main(argv: Sequence[str]) -> None:
         for record in measure_call(name):
             add(record, calls)
     shape = {"heads": HEADS, "key_heads": KEY_HEADS, "length": LENGTH, "dtype": "bfloat16", "call": CALL}
-    lines = lambda records: ",\n".join(f"    {json.dumps(record)}" for record in records)
-    head = json.dumps({"note": NOTE, "jax": jax.__version__, **shape})[:-1]
-    options.out.write_text(f'{head},\n  "kernels": [\n{lines(records)}\n  ],\n  "calls": [\n{lines(calls)}\n  ]\n}}\n')
+    head = {"note": NOTE, "jax": jax.__version__, **shape}
+    options.out.write_text(jsonl.by_lines({**head, "kernels": records, "calls": calls}))
 
 
 if __name__ == "__main__":

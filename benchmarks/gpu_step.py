@@ -12,7 +12,6 @@ from bam_jax.system import errors
 if __name__ == "__main__":
     errors.before_imports()
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +22,7 @@ from bam_jax import config as configs
 from bam_jax.models import counts
 from bam_jax.preflight import chips
 from bam_jax.preflight.step import Step
-from bam_jax.system import files
+from bam_jax.system import files, jsonl
 from benchmarks import hlo
 
 NOTE = "Compiled on a CPU by `python -m benchmarks.gpu_step`. Nothing ran on a chip."
@@ -77,7 +76,7 @@ def main(argv: Sequence[str]) -> None:
         records.append(measure(given.config, changes, where))
         print("  ".join(f"{key} {value}" for key, value in records[-1].items() if key != "loops"), flush=True)
     head = {"note": NOTE, "jax": jax.__version__, "config": given.config, "topology": where.name, "vocab": VOCAB}
-    given.out.write_text(json.dumps({**head, "steps": records}, indent=2) + "\n")
+    given.out.write_text(jsonl.by_lines({**head, "steps": records}))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,6 @@ if __name__ == "__main__":
 import dataclasses
 import functools
 import importlib.util
-import json
 import os
 import re
 import shlex
@@ -53,7 +52,7 @@ from bam_jax import biases
 from bam_jax.attention import Mask, Scoring, Tiling, Tokens, attention
 from bam_jax.attention.pallas import tpu_grid
 from bam_jax.encodings import Dims, spec
-from bam_jax.system import files
+from bam_jax.system import files, jsonl
 
 CHIPS = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
 KERNELS = ("forward_kernel", "query_kernel", "key_kernel")
@@ -295,7 +294,7 @@ def _write(path: Path | None, argv: Sequence[str], records: list[dict], packages
             "command": f"python -m benchmarks.tpu_static {shlex.join(argv)}",
             "versions": {name: version(name) for name in ("jax", "jaxlib", *packages)},
         }
-        path.write_text(json.dumps({**about, "records": records}, indent=1) + "\n")
+        path.write_text(jsonl.by_lines({**about, "records": records}))
 
 
 if __name__ == "__main__":

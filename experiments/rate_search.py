@@ -4,7 +4,6 @@ A learner is a method with the data that it learns from. The seeds of a search a
 """
 
 import dataclasses
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 from bam_jax.experiments import jobs, results, tables
 from bam_jax.experiments.experiment import Experiment, Row
 from bam_jax.experiments.sweep import Sweep
-from bam_jax.system import errors, files
+from bam_jax.system import errors, files, jsonl
 from bam_jax.system.errors import UserError
 
 RULE = (
@@ -96,7 +95,7 @@ def search(
         rates[learner] = dict(tried[best(mine, enough)])
     rule = RULE if enough == 1.0 else f"{RULE}; an accuracy of {enough:g} is as good as any greater"
     result = {"command": f"python experiments/{path.name}", "rule": rule, "found": found, "rates": rates}
-    files.write_atomically(out, json.dumps(result, indent=2) + "\n")
+    files.write_atomically(out, jsonl.by_lines(result))
     return result
 
 

@@ -77,13 +77,6 @@ class Encoding(nnx.Module):
     window: int | None = None
     extrapolates: ClassVar[str] = "untested"
 
-    def __init_subclass__(cls, **options: Any):
-        super().__init_subclass__(**options)
-        if "rotate" in vars(cls):
-            raise TypeError(
-                f"{cls.__name__}.rotate(x, position) is now turn(q, k, x, tokens, before); see Encoding.turn"
-            )
-
     def __init__(self, dims: Dims, *, rngs: nnx.Rngs):
         pass
 
@@ -137,6 +130,23 @@ class Encoding(nnx.Module):
     def rowwise(self) -> Rowwise | None:
         """The function that makes logits of whole rows of scores and biases (DAPE, CoPE); None: their sum."""
         return None
+
+
+def wide(x: Array) -> Array:
+    """x in float32, or in float64 where it is."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def linear(width: int, out: int, rngs: nnx.Rngs, *, bias: float | None = None) -> nnx.Linear:
+    """A map whose weights start as normal with a standard deviation of 0.02, without an offset or with one that starts there."""
+    return nnx.Linear(
+        width,
+        out,
+        use_bias=bias is not None,
+        kernel_init=nnx.initializers.normal(0.02),
+        bias_init=nnx.initializers.constant(bias or 0.0),
+        rngs=rngs,
+    )
 
 
 def within[N: (int, float)](option: str, value: N, low: N, high: N) -> N:

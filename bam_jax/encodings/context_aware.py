@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from bam_jax import biases
 from bam_jax.biases.base import Coordinate
 from bam_jax.biases.context_aware import Sum
-from bam_jax.encodings.base import Dims, Encoding, among, within
+from bam_jax.encodings.base import Dims, Encoding, among, linear, wide, within
 from bam_jax.encodings.prior import far_and_near
 
 GATES = {"relu": jax.nn.relu, "softplus": jax.nn.softplus}
@@ -74,7 +74,7 @@ class RunningSum(Encoding):
     def coordinate(
         self, x: Array, filled: Array, before: Coordinate, axis: str | None = None
     ) -> tuple[Coordinate, Coordinate]:
-        step = jnp.where(filled[..., None], self.step(_wide(x)), 0)
+        step = jnp.where(filled[..., None], self.step(wide(x)), 0)
         step = jnp.moveaxis(step, -1, 1)
         if before is not None:  # the sum so far, high and low, leads the row and is cut off again
             step = jnp.concatenate([before[0], before[1], step], axis=-1)
@@ -106,7 +106,7 @@ class CABLENW(RunningSum):
     def __init__(self, dims: Dims, *, gate: str = "relu", step_bias: bool = False, rngs: nnx.Rngs):
         self.gate = among("gate", gate, GATES)
         self.symmetric = not dims.causal
-        self.step_size = _linear(dims, rngs, bias=0.0 if step_bias else None)
+        self.step_size = linear(dims.width, dims.heads, rngs, bias=0.0 if step_bias else None)
 
     def step(self, x: Array) -> Array:
         return -GATES[self.gate](self.step_size(x))
@@ -123,10 +123,10 @@ class CABLE(CABLENW):
 
     def __init__(self, dims: Dims, *, gate: str = "relu", step_bias: bool = False, rngs: nnx.Rngs):
         super().__init__(dims, gate=gate, step_bias=step_bias, rngs=rngs)
-        self.weight = _linear(dims, rngs)
+        self.weight = linear(dims.width, dims.heads, rngs)
 
     def query(self, x: Array, total: Sum) -> Coordinate:
-        weight = jax.nn.softplus(self.weight(_wide(x)))
+        weight = jax.nn.softplus(self.weight(wide(x)))
         return jnp.moveaxis(weight, -1, 1), total
 
     def bias(self) -> biases.Bias:
@@ -157,7 +157,7 @@ class ForgettingTransformer(RunningSum):
 
     def __init__(self, dims: Dims, *, gate_bias: float = 0.0, rngs: nnx.Rngs):
         self.symmetric = not dims.causal
-        self.gate = _linear(dims, rngs, bias=within("gate_bias", gate_bias, -100.0, 100.0))
+        self.gate = linear(dims.width, dims.heads, rngs, bias=within("gate_bias", gate_bias, -100.0, 100.0))
 
     def step(self, x: Array) -> Array:
         return jax.nn.log_sigmoid(self.gate(x))
@@ -185,8 +185,8 @@ class GRAPEAdditive(RunningSum):
     def __init__(self, dims: Dims, *, gate: str = "both", rngs: nnx.Rngs):
         self.heads = dims.heads
         among("gate", gate, ("both", "query", "key"))
-        self.of_query = None if gate == "key" else _linear(dims, rngs)
-        self.of_key = None if gate == "query" else _linear(dims, rngs)
+        self.of_query = None if gate == "key" else linear(dims.width, dims.heads, rngs)
+        self.of_key = None if gate == "query" else linear(dims.width, dims.heads, rngs)
         self.omega = nnx.Param(jnp.full(dims.heads, math.log(math.e - 1)))
 
     def step(self, x: Array) -> Array:
@@ -202,7 +202,7 @@ class GRAPEAdditive(RunningSum):
         if made is None:
             return jnp.zeros((len(x), self.heads, x.shape[1]))
         slope = jax.nn.softplus(self.omega[...]) * biases.alibi_slopes(self.heads)
-        return jnp.moveaxis(slope * jax.nn.softplus(made(_wide(x))), -1, 1)
+        return jnp.moveaxis(slope * jax.nn.softplus(made(wide(x))), -1, 1)
 
     def bias(self) -> biases.Bias:
         return biases.GatedDistance()
@@ -233,7 +233,7 @@ class ContextualBAM(RunningSum):
         near_shape: float = 1.0,
         rngs: nnx.Rngs,
     ):
-        self.step_size = _linear(dims, rngs, bias=math.log(math.e - 1))
+        self.step_size = linear(dims.width, dims.heads, rngs, bias=math.log(math.e - 1))
         zeros = jnp.zeros(dims.heads)
         inits = {"ladder": lambda: far_and_near(dims, near_decay, near_shape), "uniform": lambda: (zeros, zeros)}
         shape, log_scale = inits[among("init", init, inits)]()
@@ -244,18 +244,3 @@ class ContextualBAM(RunningSum):
 
     def bias(self) -> biases.Bias:
         return biases.ContextualGaussian(self.shape[...], self.log_scale[...])
-
-
-def _wide(x: Array) -> Array:
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
-
-
-def _linear(dims: Dims, rngs: nnx.Rngs, bias: float | None = None) -> nnx.Linear:
-    return nnx.Linear(
-        dims.width,
-        dims.heads,
-        use_bias=bias is not None,
-        kernel_init=nnx.initializers.normal(0.02),
-        bias_init=nnx.initializers.constant(bias or 0.0),
-        rngs=rngs,
-    )

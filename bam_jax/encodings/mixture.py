@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from bam_jax import biases
 from bam_jax.biases.base import Coordinate
-from bam_jax.encodings.base import ROWS, Dims, Encoding, within
+from bam_jax.encodings.base import ROWS, Dims, Encoding, linear, wide, within
 from bam_jax.encodings.prior import BAM
 
 _INIT = nnx.initializers.normal(0.02)
@@ -21,7 +21,7 @@ class _Mixed(Encoding):
 
     def __init__(self, dims: Dims, profiles: int, *, use_bias: bool, rngs: nnx.Rngs):
         self.heads, number = dims.heads, dims.heads * within("profiles", profiles, 1, _MOST)
-        self.weights = nnx.Linear(dims.width, number, use_bias=use_bias, kernel_init=_INIT, rngs=rngs)
+        self.weights = linear(dims.width, number, rngs, bias=0.0 if use_bias else None)
 
     def coordinate(
         self, x: Array, filled: Array, before: Coordinate, axis: str | None = None
@@ -30,7 +30,7 @@ class _Mixed(Encoding):
 
     def mix(self, x: Float[Array, "B T E"]) -> Float[Array, "B T H C"]:
         """The weights, from the layer's normalised input in float32."""
-        weights = self.weights(x.astype(jnp.promote_types(x.dtype, jnp.float32)))
+        weights = self.weights(wide(x))
         return weights.reshape(*x.shape[:2], self.heads, -1)
 
 

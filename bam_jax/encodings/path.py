@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from bam_jax import biases
 from bam_jax.encodings.angles import angles, turns
-from bam_jax.encodings.base import TOKENS, Dims, Encoding, Placed, within
+from bam_jax.encodings.base import TOKENS, Dims, Encoding, Placed, linear, wide, within
 from bam_jax.encodings.rotary import by_pairs
 from bam_jax.encodings.turning import short_convolution
 from bam_jax.system.errors import UserError
@@ -44,11 +44,11 @@ class GRAPEPathIntegral(Encoding):
         if width % 2:
             raise UserError(f"GRAPE-AP turns its vectors in pairs: encoding_options.width={width} must be even")
         self.heads = dims.heads
-        self.positional = _normal(dims.width, dims.heads * width, rngs)
+        self.positional = linear(dims.width, dims.heads * width, rngs)
 
     def turn(self, q: Array, k: Array, x: Array, tokens: Placed, before: None) -> tuple[Array, Array, None]:
         batch, length, heads, _ = q.shape
-        p = self.positional(x).astype(jnp.promote_types(x.dtype, jnp.float32)).reshape(batch, length, heads, -1)
+        p = wide(self.positional(x)).reshape(batch, length, heads, -1)
         of_keys = p[:, :, :: heads // k.shape[2]]
         unit = of_keys * jax.lax.rsqrt(jnp.square(of_keys).mean(-1, keepdims=True) + 1e-6)
         angle = jnp.repeat(angles(tokens.position, jnp.asarray(turns(np.ones(1)))), self.width // 2, axis=-1)
@@ -56,9 +56,9 @@ class GRAPEPathIntegral(Encoding):
         factor = jnp.ones((batch, length, heads, 1))
         slope = jnp.broadcast_to(biases.alibi_slopes(heads)[:, None], factor.shape)
         none = lambda side, width: jnp.zeros((*side.shape[:3], width))
-        wide = lambda side, *parts: jnp.concatenate([side, *(part.astype(side.dtype) for part in parts)], axis=-1)
-        q = wide(q, p, factor, slope, none(q, self.width))
-        return q, wide(k, none(k, self.width + 2), r), before
+        joined = lambda side, *parts: jnp.concatenate([side, *(part.astype(side.dtype) for part in parts)], axis=-1)
+        q = joined(q, p, factor, slope, none(q, self.width))
+        return q, joined(k, none(k, self.width + 2), r), before
 
     def rowwise(self) -> biases.Rowwise:
         return biases.PathIntegral(self.width)
@@ -89,8 +89,8 @@ class PaTH(Encoding):
             raise UserError("config.encoding=path follows the text from the key to the query; it is for decoders")
         self.heads, self.head_width = dims.heads, dims.head_width
         number, rank = self.heads * self.head_width, within("rank", rank, 1, 2**14)
-        self.down, self.up = _normal(dims.width, rank, rngs), _normal(rank, number, rngs)
-        self.beta = _normal(dims.width, self.heads, rngs, use_bias=True)
+        self.down, self.up = linear(dims.width, rank, rngs), linear(rank, number, rngs)
+        self.beta = linear(dims.width, self.heads, rngs, bias=0.0)
         limit = self.TAPS**-0.5
         self.taps = nnx.Param(jax.random.uniform(rngs.params(), (self.TAPS, number), minval=-limit, maxval=limit))
 
@@ -99,7 +99,7 @@ class PaTH(Encoding):
         return jnp.zeros((batch, self.TAPS - 1, self.heads * self.head_width))
 
     def turn(self, q: Array, k: Array, x: Array, tokens: Placed, before: Any) -> tuple[Array, Array, Any]:
-        x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        x = wide(x)
         filled = (tokens.position < TOKENS)[..., None]
         made, state = short_convolution(self.taps[...], jnp.where(filled, self.up(self.down(x)), 0), before, tokens)
         w = jax.nn.silu(made).reshape(*x.shape[:2], self.heads, self.head_width)
@@ -111,7 +111,3 @@ class PaTH(Encoding):
 
     def rowwise(self) -> biases.Rowwise:
         return biases.PaTH()
-
-
-def _normal(width: int, out: int, rngs: nnx.Rngs, *, use_bias: bool = False) -> nnx.Linear:
-    return nnx.Linear(width, out, use_bias=use_bias, kernel_init=nnx.initializers.normal(0.02), rngs=rngs)

@@ -69,8 +69,8 @@ class NAPE(Encoding):
       alibi_heads: A, half of the heads by default.
       slopes: "linear", 1 / h, or "exponential", 2 ** (1 - h).
 
-    Its authors use entmax in place of softmax, which this package lacks, and scale the scores with the length of the text in the
-    heads without positions only. ssmax="effective" comes close to that scaling: it leaves short-range heads nearly unchanged.
+    Its authors use a sparse softmax, `config.ssmax="asentmax"`, and scale the scores with the length of the text in the heads
+    without positions only. ssmax="effective" comes close to that scaling: it leaves short-range heads nearly unchanged.
 
     Source: Vasylenko et al. 2026 (arXiv 2506.16640), and their code.
     """

@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, UInt32
 
 from bam_jax.encodings.angles import angles, turns
-from bam_jax.encodings.base import TOKENS, Dims, Encoding, Placed, positive, within
+from bam_jax.encodings.base import TOKENS, Dims, Encoding, Placed, positive, wide, within
 from bam_jax.system.errors import UserError
 
 
@@ -23,10 +23,8 @@ def by_pairs(
     x: Float[Array, "B T N D"], angle: Float[Array, "#B T #N half"], magnitude: float | Array = 1.0
 ) -> Float[Array, "B T N D"]:
     """Vectors whose pairs (x_n, x_{n + D/2}) are turned by angles in radians, times the magnitude."""
-    half = x.shape[-1] // 2
     cos, sin = magnitude * jnp.cos(angle), magnitude * jnp.sin(angle)
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    a, b = wide[..., :half], wide[..., half:]
+    a, b = jnp.split(wide(x), 2, axis=-1)
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
 
 

@@ -8,6 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from bam_jax.biases import AdaptiveTemperature, Bias, Entmax, Rowwise, log_effective_keys
+from bam_jax.encodings.base import linear, wide
 
 
 class SSMax(nnx.Module):
@@ -69,12 +70,11 @@ class AdaptiveScale(nnx.Module):
     """
 
     def __init__(self, heads: int, width: int, *, rngs: nnx.Rngs):
-        linear = lambda: nnx.Linear(width, heads, kernel_init=nnx.initializers.normal(0.02), rngs=rngs)
-        self.slope, self.power = linear(), linear()
+        self.slope, self.power = (linear(width, heads, rngs, bias=0.0) for _ in range(2))
 
     def __call__(self, count: Int[Array, "#B T"], prior: Bias, x: Float[Array, "B T E"]) -> Float[Array, "B H T"]:
         """The factors of rows that see `count` keys, from the layer's input."""
-        x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        x = wide(x)
         log = jnp.log(count.astype(jnp.float32) + 1)[..., None]
         factor = 1 + jax.nn.softplus(self.slope(x)) * log ** (2 * jnp.tanh(self.power(x)))
         return factor.swapaxes(1, 2)

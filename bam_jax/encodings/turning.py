@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, UInt32
 
 from bam_jax.encodings.angles import angle_sum, angles, turns
-from bam_jax.encodings.base import TOKENS, Dims, Encoding, Placed, positive, within
+from bam_jax.encodings.base import TOKENS, Dims, Encoding, Placed, linear, positive, wide, within
 from bam_jax.encodings.rotary import RoPE, by_pairs
 from bam_jax.system.errors import UserError
 
@@ -45,7 +45,7 @@ class PoPE(Encoding):
         angle = angles(tokens.position, jnp.asarray(turns(rates)))[:, :, None]
 
         def polar(side: Array, angle: Array) -> Array:
-            magnitude = jax.nn.softplus(side.astype(jnp.promote_types(side.dtype, jnp.float32)))
+            magnitude = jax.nn.softplus(wide(side))
             return jnp.concatenate([magnitude * jnp.cos(angle), magnitude * jnp.sin(angle)], -1).astype(side.dtype)
 
         delta = _held(self.delta[...], -2 * math.pi, 0.0)
@@ -131,12 +131,10 @@ class SelectiveRoPE(Encoding):
                 f"{dims.head_width} do not fit a width of {dims.width}"
             )
         self.heads, self.half, self.base = dims.heads, dims.head_width // 2, positive("base", base)
-        init = nnx.initializers.normal(0.02)
-        linear = lambda width, out, bias: nnx.Linear(width, out, use_bias=bias, kernel_init=init, rngs=rngs)
         rank = within("rank", rank, 1, 2**14)
-        self.down, self.up = linear(dims.width, rank, False), linear(rank, self.heads * self.half, False)
-        self.gate = linear(dims.width, self.heads, True)
-        self.taps = nnx.Param(init(rngs.params(), (self.TAPS, self.heads * self.half)))
+        self.down, self.up = linear(dims.width, rank, rngs), linear(rank, self.heads * self.half, rngs)
+        self.gate = linear(dims.width, self.heads, rngs, bias=0.0)
+        self.taps = nnx.Param(nnx.initializers.normal(0.02)(rngs.params(), (self.TAPS, self.heads * self.half)))
 
     def initial_state(self, batch: int) -> tuple[Float[Array, "B 3 N"], UInt32[Array, "B N"]]:
         """What the convolution has seen last, and the sum of the angles so far, in turns."""
@@ -146,7 +144,7 @@ class SelectiveRoPE(Encoding):
     def turn(self, q: Array, k: Array, x: Array, tokens: Placed, before: Any) -> tuple[Array, Array, Any]:
         seen, total = before
         batch, length, width = x.shape
-        parts = x.astype(jnp.promote_types(x.dtype, jnp.float32)).reshape(batch, length, self.heads, -1)
+        parts = wide(x).reshape(batch, length, self.heads, -1)
         parts = parts * jax.lax.rsqrt(jnp.maximum(jnp.square(parts).sum(-1, keepdims=True), 1e-12))
         unit = parts.reshape(batch, length, width)
         filled = (tokens.position < TOKENS)[..., None]

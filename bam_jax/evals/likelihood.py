@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from bam_jax.evals.plan import rows_within
 from bam_jax.models import transformer
 from bam_jax.models.layers import head_logits
+from bam_jax.retrieval.embedding import padded_length
 from bam_jax.system.errors import UserError
 from bam_jax.training import losses
 
@@ -57,17 +58,6 @@ def fitting(request: Request, budget: int) -> Request:
     return Request(middle(request.context, room), request.continuation)
 
 
-def padded(length: int, budget: int) -> int:
-    """The length that a text is padded to: a power of two or three quarters of one, at most the budget.
-
-    >>> [padded(length, 1000) for length in (5, 33, 65, 100, 900)]
-    [32, 48, 96, 128, 1000]
-    """
-    power = _power(max(length, LEAST))
-    least = 3 * power // 4
-    return min(budget, least if max(length, LEAST) <= least else power)
-
-
 def batches(
     lengths: Sequence[int], budget: int, rows_of: Callable[[int], int]
 ) -> Iterator[tuple[int, list[tuple[list[int], int]]]]:
@@ -78,7 +68,7 @@ def batches(
     """
     groups = collections.defaultdict(list)
     for number, length in enumerate(lengths):
-        groups[padded(length, budget)].append(number)
+        groups[padded_length(max(length, LEAST), budget)].append(number)
     for length in sorted(groups, reverse=True):
         rows = _power(rows_of(length) + 1) // 2
         yield length, [(list(batch), _power(len(batch))) for batch in itertools.batched(groups[length], rows)]

@@ -156,11 +156,6 @@ class Judgement:
         known = [k for k, criterion in enumerate(self.criteria) if criterion.met is not None]
         return max(known, key=lambda k: (not self.criteria[k].met, self.criteria[k].p_met), default=None)
 
-    @property
-    def printed_met(self) -> bool | None:
-        """Whether the paper's own numbers meet all criteria; None where it lacks one."""
-        return _met(self.printed)
-
 
 def judge(
     claims: Sequence[Claim], measured: Measured, printed: Measured, seeds: int = SEEDS

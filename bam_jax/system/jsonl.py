@@ -17,6 +17,31 @@ CRC = "crc32"  # the name of a document's checksum
 _REMEDY = "put it back from a copy or remove that line"
 
 
+def by_lines(content: Mapping[str, Any]) -> str:
+    """A JSON document with a line for each key, and for each element or entry of what a key holds.
+
+    >>> print(by_lines({"command": "count", "records": [{"n": 1}, {"n": 2}]}), end="")
+    {
+     "command": "count",
+     "records": [
+      {"n": 1},
+      {"n": 2}
+     ]
+    }
+    """
+
+    def lines(value: Any) -> str:
+        if not value or not isinstance(value, (dict, list)):
+            return json.dumps(value)
+        if isinstance(value, dict):
+            return (
+                "{\n" + ",\n".join(f"  {json.dumps(key)}: {json.dumps(each)}" for key, each in value.items()) + "\n }"
+            )
+        return "[\n" + ",\n".join(f"  {json.dumps(each)}" for each in value) + "\n ]"
+
+    return "{\n" + ",\n".join(f" {json.dumps(key)}: {lines(value)}" for key, value in content.items()) + "\n}\n"
+
+
 class Writer(contextlib.AbstractContextManager["Writer"]):
     """Appends records to a JSON-lines file, one flushed line each; the file is made if it is missing."""
 

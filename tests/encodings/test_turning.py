@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from bam_jax.attention import EMPTY, Tokens
-from bam_jax.encodings import Dims, Encoding, spec
+from bam_jax.encodings import Dims, spec
 from bam_jax.encodings.angles import angle_sum
 from bam_jax.system.errors import UserError
 
@@ -222,8 +222,3 @@ def test_angles_are_summed_without_rounding_and_have_the_gradient_of_a_sum(rng):
     weights = jnp.asarray(rng.normal(size=(1, 9, 2)), jnp.float32)
     slope = jax.grad(lambda s: (weights * angle_sum(s, jnp.zeros((1, 2), jnp.uint32))[0]).sum())(step[:, :9])
     np.testing.assert_allclose(slope, 2 * np.pi * np.cumsum(weights[:, ::-1], axis=1)[:, ::-1], rtol=1e-5, atol=1e-5)
-
-
-def test_the_hook_of_old_is_refused_with_the_new_one():
-    with pytest.raises(TypeError, match=r"Mine.rotate\(x, position\) is now turn\(q, k, x, tokens, before\)"):
-        type("Mine", (Encoding,), {"rotate": lambda self, x, position: x})

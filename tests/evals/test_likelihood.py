@@ -11,6 +11,7 @@ from bam_jax import config as configs
 from bam_jax.evals import likelihood
 from bam_jax.evals.likelihood import Request, score
 from bam_jax.models import transformer
+from bam_jax.retrieval.embedding import padded_length
 from bam_jax.system.errors import UserError
 
 VOCAB, BUDGET = 11, 48
@@ -116,4 +117,4 @@ def test_batches_hold_every_text_once_in_few_shapes(lengths, most):
             assert all(lengths[n] <= length for n in batch)
             assert all(length <= max(1.5 * lengths[n] + 1, likelihood.LEAST) for n in batch)
     assert sorted(seen) == list(range(len(lengths)))
-    assert len({likelihood.padded(n, 700) for n in range(1, 701)}) < 12
+    assert len({padded_length(max(n, likelihood.LEAST), 700) for n in range(1, 701)}) < 12

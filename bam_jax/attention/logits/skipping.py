@@ -175,16 +175,6 @@ def _strip_by_strip(of_strip: Callable[[Array, int], Runs], blocks: int, strip: 
     return jax.tree.map(lambda x: x[own, :, np.arange(blocks) - starts[own]].T, of_all)
 
 
-def counts(
-    q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], scoring: Scoring, tiling: Tiling
-) -> tuple[Int[Array, " H"], Int[Array, " H"]]:
-    """Tiles of each head that are computed, and those that would be without skipping; of 512 x 512 unless `tiling` says more."""
-    blocks = tiling.blocks(512, 512)
-    whole = padded(scoring, *blocks)
-    computed, seen = (Runs.of(needed(q, k, whole, skip, *blocks)).length.sum(-1) for skip in (tiling.skip, "off"))
-    return computed, seen
-
-
 def padded(scoring: Scoring, block_q: int, block_k: int) -> Scoring:
     """The scoring padded to whole blocks by empty slots."""
 
