@@ -165,7 +165,7 @@ STEPS_OF = {
     "bam ladder": {"encoding": "bam", "init": "ladder"},
     "bam ladder, 2 key heads": {"encoding": "bam", "init": "ladder"},
 }
-"""What `count_steps` knows: 8 heads with the prior that training starts from, at a context of 512."""
+"""The priors whose steps are counted: 8 query heads, as initialised for a context of 512."""
 
 
 def count_steps(name: str, length: int) -> list[dict]:

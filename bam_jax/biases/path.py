@@ -123,5 +123,5 @@ def _wide(rows: Rows) -> tuple[Float[Array, "B K G T W"], Float[Array, "B S K W"
 
 
 def _behind(rows: Rows) -> Bool[Array, "#B 1 T S"]:
-    """Which keys the query sees, and not after itself, as a prefix does."""
+    """The keys that the query sees up to its own position; in a prefix it sees later ones, too."""
     return rows.visible & (rows.j <= rows.i)

@@ -133,12 +133,12 @@ class Encoding(nnx.Module):
 
 
 def wide(x: Array) -> Array:
-    """x in float32, or in float64 where it is."""
+    """x in float32; float64 stays."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def linear(width: int, out: int, rngs: nnx.Rngs, *, bias: float | None = None) -> nnx.Linear:
-    """A map whose weights start as normal with a standard deviation of 0.02, without an offset or with one that starts there."""
+    """A linear map; weights start as normal with a standard deviation of 0.02, the offset at `bias` (None: there is none)."""
     return nnx.Linear(
         width,
         out,

@@ -43,7 +43,6 @@ class GRAPEPathIntegral(Encoding):
         self.width = within("width", width, 2, 1024)
         if width % 2:
             raise UserError(f"GRAPE-AP turns its vectors in pairs: encoding_options.width={width} must be even")
-        self.heads = dims.heads
         self.positional = linear(dims.width, dims.heads * width, rngs)
 
     def turn(self, q: Array, k: Array, x: Array, tokens: Placed, before: None) -> tuple[Array, Array, None]:

@@ -26,7 +26,7 @@ _INTERPRET: Any = True  # How kernels run on a CPU.
 # without a tile some 0.3 us; neither is measured.
 _MANY_BLOCKS = 16
 
-# From this many held blocks of all heads on, too: their scalars would take half of the memory that a chip has for such.
+# With more held blocks in all heads together, too: the segments of all would fill half of the 1 MiB that a v5e has for scalars.
 _MOST_RUNS = 2**15
 
 _NEVER = 2**30  # a step that no grid has
