@@ -68,6 +68,8 @@ BIASES = {
     "kerple_log": lambda heads: biases.KerpleLog(_number(heads), _number(heads)),
     "t5_distance": lambda heads: biases.T5Distance(_number(heads, 1025)),
     "cable": lambda heads: biases.CABLE(),
+    "inkling": lambda _: biases.Mixture(biases.Band(_number(16, 1024))),
+    "bam_mixture": lambda _: biases.Mixture(biases.GeneralisedGaussian(_number(8), _number(8), _number(8))),
 }
 
 
@@ -113,6 +115,8 @@ def training_step(shape: Shape, bias: Any, fixed: Sequence[str] = ()) -> tuple[A
     # CABLE's keys have running sums of each head, high and low parts, and its queries a weight as well.
     sums = (_number(1, shape.heads, shape.length),) * 2 if isinstance(bias, biases.CABLE) else None
     of_queries = sums and (sums[0], sums)
+    if isinstance(bias, biases.Mixture):  # a query has a weight of each profile for each head
+        of_queries = (_number(1, shape.heads, shape.length),) * len(jax.tree.leaves(bias)[0])
 
     def loss(q: Any, k: Any, v: Any, bias: Any, i: Any, j: Any, start: Any, segment: Any) -> Any:
         bias = dataclasses.replace(bias, **{name: getattr(start, name) for name in fixed})
@@ -156,7 +160,7 @@ def measure(chip: str, name: str, shape: Shape, dump: Path) -> list[dict]:
 
 def one_body(*, whole: bool) -> Any:
     """A context in which kernels have one of their two bodies: without a mask, or with one."""
-    compute = lambda step, body: pl.when(step.needed)(lambda: body(whole))
+    compute = lambda step, body: pl.when(step.needed)(lambda: body(whole, True))
     return mock.patch.object(tpu_grid.GridStep, "when_needed", compute)
 
 

@@ -55,6 +55,11 @@ class Bias:
         """
         return None
 
+    @property
+    def zero_from(self) -> int | None:
+        """The distance in tokens from which on the bias is 0 whatever its parameters are; None: there is none."""
+        return None
+
     def by_offset(self) -> "Relative | None":
         """The bias as a function of the offset in tokens, for what counts keys by it; None: the offset does not tell it."""
         return None

@@ -15,8 +15,9 @@ class Mixture(Bias):
         b(i, j) = sum_c r_c(i) f_c(j - i),   c = 1 ... C
 
     A query's coordinate in `Tokens` is the tuple (r_1, ..., r_C), each [#B, #H, T]; keys have none. Attention adds the positions:
-    the formula takes i = (position, (r_1, ..., r_C)) and j, a position. Where positions follow one another, the backend
-    "chunked" computes the biases of a tile as one product of the weights [T, C] and the profiles at all offsets [C, T + S].
+    the formula takes i = (position, (r_1, ..., r_C)) and j, a position. Where positions follow one another, the backends
+    "chunked" and "pallas_tpu" compute the biases of a tile of n queries and m keys as one product of the weights [n, C] and
+    the profiles at all offsets [C, n + m].
 
     Args:
         profiles: a `Relative` bias with the parameters of C heads; f_c is that of head c.

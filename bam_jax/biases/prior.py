@@ -295,3 +295,30 @@ class T5Distance(Relative):
     def __call__(self, i: Array, j: Array) -> Array:
         clip = self.table.shape[-1] - 1
         return self.table[jnp.minimum(jnp.abs(i - j), clip).astype(jnp.int32)]
+
+
+@bias
+class Band(Relative):
+    """One learned value for each distance within a band, and none beyond it.
+
+        b(i, j) = table[abs(i - j)] for abs(i - j) < K, else 0
+
+    Kernels are given the values in strips. Those for TPUs compute no bias where all of a tile lies beyond the band.
+
+    Args:
+        table: [H, K].
+
+    Source: the profiles of Inkling; see `encodings.Inkling`.
+    """
+
+    table: Float[Array, "*H n"]
+
+    @property
+    def zero_from(self) -> int:
+        """K"""
+        return self.table.shape[-1]
+
+    def __call__(self, i: Array, j: Array) -> Array:
+        distance = jnp.abs(i - j)
+        value = self.table[jnp.minimum(distance, self.zero_from - 1).astype(jnp.int32)]
+        return jnp.where(distance < self.zero_from, value, 0)

@@ -55,8 +55,7 @@ class Inkling(_Mixed):
         self.profiles = nnx.Param(_INIT(rngs.params(), (profiles, within("extent", extent, 1, ROWS))))
 
     def bias(self) -> biases.Bias:
-        beyond = jnp.pad(self.profiles[...], ((0, 0), (0, 1)))  # the last value serves all that is farther
-        return biases.Mixture(biases.T5Distance(beyond))
+        return biases.Mixture(biases.Band(self.profiles[...]))
 
 
 class BAMMixture(_Mixed):

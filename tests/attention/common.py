@@ -32,6 +32,7 @@ BIASES = {
     "t5": lambda draw: biases.T5(draw(-1, 1, H, 4), starts=biases.t5_starts(4, 9)),
     "t5_bidirectional": lambda draw: biases.T5(draw(-1, 1, H, 8), starts=biases.t5_starts(4, 9), bidirectional=True),
     "t5_distance": lambda draw: biases.T5Distance(draw(-1, 1, H, 6)),
+    "band": lambda draw: biases.Band(draw(-1, 1, H, 6)),
     "difference": lambda draw: biases.Difference(),
     "distance": lambda draw: biases.Difference(symmetric=True),
     "cable": lambda draw: biases.CABLE(),
@@ -41,11 +42,11 @@ BIASES = {
     "mixture": lambda draw: biases.Mixture(
         biases.GeneralisedGaussian(draw(-0.7, 1.5, C), draw(-1, 1, C), draw(-0.6, 0.6, C))
     ),
-    "mixed_table": lambda draw: biases.Mixture(biases.T5Distance(draw(-1, 1, C, 6))),
+    "mixed_band": lambda draw: biases.Mixture(biases.Band(draw(-1, 1, C, 6))),
 }
 SUMS = ("difference", "distance", "cable", "k_cable", "gated", "contextual")
 GATED = ("cable", "k_cable", "gated")  # whose query brings a number besides
-MIXTURES = ("mixture", "mixed_table")  # which no kernel takes
+MIXTURES = ("mixture", "mixed_band")  # which come in strips on TPUs, and nowhere else in a kernel
 
 
 def drawn(name, seed=0):

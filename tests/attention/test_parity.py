@@ -171,6 +171,7 @@ OTHERS = [
     Case("", "float64", "ggd", "bidirectional", 2, False, 1, "whole", "position", scale=-1.5),
     Case("", "float32", "t5_bidirectional", "bidirectional", 4, True, 0, "whole", "position"),
     Case("", "float64", "sandwich", "both_sides", 2, True, B, "cached", "position"),
+    Case("", "float64", "band", "causal", 2, True, 1, "cached", "position"),
     Case("", "float64", "additive_decay", "causal", 1, False, 1, "padded", "position"),
     Case("", "float64", "gaussian", "window", 2, True, 0, "ragged", "each"),
     Case("", "float64", "student_t", "both_sides", 4, False, B, "padded", "each"),
@@ -210,19 +211,29 @@ OF_ROWS = [
 # What the query mixes: each offset of a tile once, or each pair of it where positions leap.
 MIXED = [
     Case("chunked", "float32", "mixture", "causal", 2, True, B, "ragged", "each", start=2**26 + 3),
-    Case("chunked", "float64", "mixed_table", "both_sides", 4, False, 1, "padded", "each", soft_cap=1.5),
+    Case("chunked", "float64", "mixed_band", "both_sides", 4, False, 1, "padded", "each", soft_cap=1.5),
     Case("chunked", "float64", "mixture", "causal", 2, False, B, "decoding", "each"),
     Case("rows", "float32", "mixture", "window", 2, True, 1, "cached", "each", start=2**26 + 3),
-    Case("chunked", "float32", "mixed_table", "window", 1, True, 0, "cached", "shared", start=2**30 + 5),
+    Case("pallas_tpu", "float32", "mixture", "causal", 2, True, B, "whole", "each"),
+    Case("pallas_tpu", "float32", "mixed_band", "window", 4, True, 1, "cached", "shared", start=2**26 + 3),
+    Case("pallas_tpu", "float32", "mixture", "both_sides", 1, False, 0, "padded", "each", soft_cap=1.5, sinks=True),
+    Case("chunked", "float32", "mixed_band", "window", 1, True, 0, "cached", "shared", start=2**30 + 5),
     Case("chunked", "float64", "mixture", "window", 2, True, 1, "ragged", "each", sinks=True, width=0.5),
     Case("chunked", "bfloat16", "mixture", "bidirectional", 2, False, 0, "whole", "each", dropout=0.4),
+    Case("pallas_tpu", "float32", "mixed_band", "bidirectional", 2, True, 1, "ragged", "each", dropout=0.4),
+    Case("pallas_tpu", "bfloat16", "mixture", "causal", 2, True, B, "ragged", "each"),
+    Case("pallas_tpu", "float32", "mixture", "causal", 2, False, B, "decoding", "each"),
 ]
 BY_TILES = [name for name in BACKENDS if name not in ("reference", "rows")]
 
 
 def refused(backend, bias, coordinate):
     """A lookup or many cosines, inside a kernel; outside one they can be evaluated for all offsets of positions."""
-    return bias in ("t5_distance", "sandwich") and backend in ("pallas_tpu", "pallas_gpu") and coordinate != "position"
+    return (
+        bias in ("t5_distance", "band", "sandwich")
+        and backend in ("pallas_tpu", "pallas_gpu")
+        and coordinate != "position"
+    )
 
 
 CASES = [on(name, case) for name in BY_TILES for case in PAIRS]
@@ -534,7 +545,7 @@ def marked(case):
     slow = case.backend in SLOW
     later = place % (9 if case.backend in WIDEST else 8) > 0
     later |= case in [on(case.backend, other) for other in DROPOUT[1 + (case.backend == "chunked") :]]
-    later |= case in MIXED[4:]
+    later |= case in MIXED[7:]
     suite = pytest.mark.endurance if place % 6 else pytest.mark.hopper if slow else pytest.mark.full
     return pytest.param(case, marks=[*[suite] * (later or slow), *devices(case.backend)])
 

@@ -85,6 +85,7 @@ def over_ring(mesh, scoring, backend=BACKENDS["chunked"], *, balanced=False, til
         ("reference", "cable", False, True, Mask(), False, True),
         full("pallas_tpu", "ggd", True, True, Mask(), True, False),
         longest("pallas_tpu", "ggd", False, False, Mask(), False, False),
+        full("pallas_tpu", "mixture", True, True, Mask(), True, False),
     ],
 )
 def test_a_ring_agrees_with_the_whole(mesh, backend, bias, packed, tempered, mask, balanced, check):

@@ -73,6 +73,7 @@ CASES = {
     "t5": (biases.T5, {"table": (-1, 1, 8)}, positions, T5),
     "t5_bidirectional": (biases.T5, {"table": (-1, 1, 16)}, positions, T5 | {"bidirectional": True}),
     "t5_distance": (biases.T5Distance, {"table": (-1, 1, 16)}, positions, {}),
+    "band": (biases.Band, {"table": (-1, 1, 16)}, positions, {}),
     "cable": (biases.CABLE, {}, weighted, {}),
     "k_cable": (biases.KCABLE, {}, weighted, {}),
     "gated": (biases.GatedDistance, {}, gated, {}),
@@ -113,7 +114,7 @@ def test_the_generalised_gaussian_is_the_formula_up_to_its_cap(rng):
     assert ((-np.exp(biases.CAP) * (1 + 1e-5) <= made) & (made <= -np.exp(biases.CAP - 2e-3)))[~below].all()
 
 
-WITHOUT_BOUNDS = "sandwich", "fire", "t5", "t5_bidirectional", "t5_distance", "mixture"
+WITHOUT_BOUNDS = "sandwich", "fire", "t5", "t5_bidirectional", "t5_distance", "band", "mixture"
 
 
 @pytest.mark.parametrize("name", CASES)

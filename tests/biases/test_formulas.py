@@ -131,6 +131,11 @@ POSITION = {
         {"table": TABLE},
         lambda h, i, j: TABLE[h][int(min(abs(i - j), 15))],
     ),
+    "band": (
+        biases.Band,
+        {"table": TABLE},
+        lambda h, i, j: TABLE[h][int(abs(i - j))] if abs(i - j) < 16 else 0.0,
+    ),
 }
 
 

@@ -229,8 +229,8 @@ class ScoringSums:
         # A bias's parameters have neither batch nor rows: what kernels left for each row is summed here, in float32.
         table = [none if x is None else x.sum((0, 2)) for x in rows[:number]]
         d_bias = self.parameters.cotangent(jnp.stack(table, 1), parts.bias) if number else parts.bias
-        d_temperature, d_i = _refolded((parts.temperature, parts.query_coordinate), rows[number:])
-        d_j = _refolded(parts.key_coordinate, columns)
+        d_temperature, d_i = refolded((parts.temperature, parts.query_coordinate), rows[number:])
+        d_j = refolded(parts.key_coordinate, columns)
         return Differentiable(d_bias, d_temperature, d_i, d_j).cotangent(self.scoring)
 
 
@@ -240,7 +240,7 @@ def _unstacked(parts: Sequence[Array], flags: list[bool]) -> list[Array | None]:
     return [next(rest) if flag else None for flag in flags]
 
 
-def _refolded(tree: Any, parts: list[Array | None]) -> Any:
+def refolded(tree: Any, parts: list[Array | None]) -> Any:
     """The cotangent of a tree of arrays [#B, #H, T] from those of its leaves, [B, H, T or more]; None: zeros."""
     leaves, whole = jax.tree.flatten(tree)
 
@@ -263,7 +263,7 @@ def unsupported(scoring: Scoring, lowered: frozenset[str] = LOWERED) -> str | No
     """The reason why a kernel cannot compute the bias, with the primitive's name, or None."""
     name, parameters = type(scoring.bias).__name__, Parameters.of(scoring.bias)
     if isinstance(scoring.bias, Mixture):
-        return f"no kernel mixes profiles by the query, as the bias {name} does"
+        return f"it does not mix profiles by the query, as the bias {name} does"
     if any(len(shape) > 1 for shape in parameters.shapes):
         return f"the bias {name} has a parameter with more axes than [H, n]"
     number = jax.ShapeDtypeStruct((1, 1), jnp.float32)

@@ -60,7 +60,7 @@ def _mixed(
     queries, keys = i.shape[-1], j.shape[-1]
     offset = j[..., :1] - i[..., :1] + jnp.arange(1 - queries, keys + 1, dtype=i.dtype)
     profiles = of_offsets(bias.profiles, offset)  # [#B, C, T + S]
-    mixed = jnp.stack(weights, axis=-1)
+    mixed = jnp.stack(jnp.broadcast_arrays(*weights), axis=-1)
     mixed = jnp.broadcast_to(mixed, (max(len(mixed), len(profiles)), *mixed.shape[1:]))
     # One axis of rows where it can be: XLA's CPU backend is slow at gradients that contract over several.
     rows = mixed.reshape(len(profiles), -1, mixed.shape[-1])

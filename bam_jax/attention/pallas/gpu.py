@@ -35,7 +35,7 @@ from bam_jax.attention.pallas.gpu_arithmetic import constant_vector, product, ro
 from bam_jax.attention.pallas.gpu_formula import LOWERED, cotangents, lowered
 from bam_jax.attention.pallas.gpu_pipeline import Kernel, LoadedTile, TilePipeline, pad
 from bam_jax.attention.pallas.gpu_strips import StripBias
-from bam_jax.biases import Uniform
+from bam_jax.biases import Mixture, Uniform
 
 _DTYPES = (
     "bfloat16",
@@ -74,6 +74,8 @@ def refuses(
         if cuda is not None and int(cuda.group(1)) in _MISCOMPILING:
             version = int(cuda.group(1))
             return f"the assembler of CUDA {version // 1000}.{version % 1000 // 10} miscompiles masks; take CUDA 13"
+    if isinstance(scoring.bias, Mixture):
+        return tile.unsupported(scoring, LOWERED)  # strips of profiles are laid out for TPUs alone
     return strips.refusal(scoring, LOWERED)
 
 

@@ -17,13 +17,13 @@ from jaxtyping import Array, Bool, Float, Int
 from bam_jax.attention.logits import tile, toeplitz
 from bam_jax.attention.logits.scoring import Scoring, compares_offsets
 from bam_jax.attention.logits.tokens import EMPTY, Tokens
-from bam_jax.biases import Bias, Relative
+from bam_jax.biases import Bias, Mixture, Relative
 from bam_jax.system.axes import varying
 
 
 def of_offsets(scoring: Scoring) -> bool:
-    """Tell whether the bias is one of offsets of positions alone, which strips can hold."""
-    return isinstance(scoring.bias, Relative) and compares_offsets(scoring)
+    """Tell whether the bias is one of offsets of positions alone, or mixes such profiles, which strips can hold."""
+    return isinstance(scoring.bias, Relative | Mixture) and compares_offsets(scoring)
 
 
 def refusal(scoring: Scoring, lowered: frozenset[str]) -> str | None:
@@ -31,7 +31,7 @@ def refusal(scoring: Scoring, lowered: frozenset[str]) -> str | None:
     reason = tile.unsupported(scoring, lowered)
     if reason is None or of_offsets(scoring):
         return None
-    if isinstance(scoring.bias, Relative):
+    if isinstance(scoring.bias, Relative | Mixture):
         return f"{reason}, and outside a kernel it is evaluated for offsets of positions, not of coordinates"
     return reason
 
@@ -133,6 +133,16 @@ class StripTable:
     def index(self, n: Any, m: Any) -> Any:
         """Number the strip of query block n and key block m."""
         return (self.query_blocks - 1 - n) * (self.block_q // self.step) + m * (self.block_k // self.step)
+
+    def near(self) -> Int[Array, "2"] | None:
+        """The first strip with values other than 0 and the first one behind them; None: all may be."""
+        reach = self.bias.zero_from
+        if reach is None:
+            return None
+        first = self.shift + 1 - self.query_blocks * self.block_q  # offset, that of strip 0
+        begin = (1 - reach - first - self.used) // self.step + 1  # whose last offset is above -reach
+        end = -((first - (1 if self.causal else reach)) // self.step)  # whose first offset is hidden, or at least reach
+        return jnp.stack([begin, end]).astype(jnp.int32)
 
     def offsets(self) -> Float[Array, " O"]:
         """Every offset of a key from its query that lies in some strip, in tokens, ascending; 0 for hidden later keys."""

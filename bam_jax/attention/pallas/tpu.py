@@ -19,9 +19,12 @@ from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.pallas import strips
 from bam_jax.attention.pallas.tpu_backward import QueryOperands, key_kernel, query_kernel
 from bam_jax.attention.pallas.tpu_forward import decode, forward_kernel
-from bam_jax.attention.pallas.tpu_grid import TileGrid
+from bam_jax.attention.pallas.tpu_grid import TileGrid, without_coordinates
 from bam_jax.attention.pallas.tpu_layout import sequence_last, sequence_second
-from bam_jax.biases import ALiBi, Uniform
+from bam_jax.attention.pallas.tpu_profiles import bytes_of_sums
+from bam_jax.biases import ALiBi, Mixture, Uniform
+
+_SUMS = 2**25  # bytes for the gradients of a mixture's profiles: half of the memory of a v5p's core
 
 _CHEAP = (Uniform, ALiBi)  # Their formulas take fewer instructions than strips, all kernels together.
 
@@ -35,6 +38,10 @@ def refuses(
             return f"a TPU has no {x.dtype}"
     if max(q.shape[-1], v.shape[-1]) > 256:
         return f"a head width of {max(q.shape[-1], v.shape[-1])}, above 256"
+    if isinstance(scoring.bias, Mixture):
+        number, offsets = len(jax.tree.leaves(scoring.queries.coordinate)), q.shape[1] + k.shape[1]
+        if (size := bytes_of_sums(number, offsets)) > _SUMS:
+            return f"{number} profiles at {offsets} offsets, whose gradients take {size:,} bytes of a core, above {_SUMS:,}"
     return strips.refusal(scoring, tile.LOWERED)
 
 
@@ -80,16 +87,17 @@ def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Ar
     lse, delta = (skipping.pad(x[:, :, None], grid.block_q) for x in residuals.row_terms(d_out))
     query_operands = QueryOperands(grid.q, sequence_last(d_out, grid.block_q), lse, delta)
 
-    bias, strips_wanted = scoring.bias, False
+    bias, mixed, strips_wanted, weights = scoring.bias, scoring.queries.coordinate, False, 0
     if grid.strips is not None:
         # Kernels give the cotangent of the strips, outside of which the bias's own parameters lie.
-        strips_wanted, wanted = any(wanted.bias), wanted._replace(bias=())
-        scoring = dataclasses.replace(scoring, bias=Uniform())
+        strips_wanted = any(wanted.bias)
+        weights = grid.strips.sums[0] if isinstance(bias, Mixture) and any(wanted.query_coordinate) else 0
+        scoring, wanted = without_coordinates(scoring), wanted._replace(bias=(), query_coordinate=())
     sums = tile.ScoringSums.of(scoring, grid.parameters, wanted)
-    dq, d_query, d_strips = grid.over_keys(
+    dq, d_query, d_weights, d_strips = grid.over_keys(
         functools.partial(query_kernel, sums.of_queries),
         query_operands,
-        (_like(grid.q), grid.per_query(sum(sums.of_queries))),
+        (_like(grid.q), grid.per_query(sum(sums.of_queries)), grid.per_query(weights)),
         [(q.shape[-1], grid.block_q)],
         (grid.per_diagonal() if strips_wanted else None,),
     )
@@ -102,7 +110,11 @@ def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Ar
     d_scoring = sums.cotangent(_unstack(d_query), _unstack(d_key), q.shape[2])
     if grid.strips is not None:
         d_bias = jax.tree.map(jnp.zeros_like, bias) if d_strips is None else grid.strips.cotangent(d_strips.sum(0))
-        d_scoring = dataclasses.replace(d_scoring, bias=d_bias)
+        number = len(jax.tree.leaves(mixed))
+        parts = [None] * number if d_weights is None else _unstack(d_weights)[:number]
+        d_mixed = tile.refolded(mixed, list[Array | None](parts))
+        d_queries = dataclasses.replace(d_scoring.queries, coordinate=d_mixed)
+        d_scoring = dataclasses.replace(d_scoring, bias=d_bias, queries=d_queries)
     dq, dk, dv = (sequence_second(x, like.shape[1]) for x, like in ((dq, q), (dk, k), (dv, v)))
     return Gradients(dq, dk, dv, d_scoring)
 

@@ -15,17 +15,17 @@ from jaxtyping import Array
 
 from bam_jax.attention.logits import tile
 from bam_jax.attention.logits.dropout import drop
-from bam_jax.attention.pallas import tpu_strips
-from bam_jax.attention.pallas.tpu_forward import bias_of_piece
+from bam_jax.attention.pallas.tpu_forward import bias_of_piece, pieces_of_keys
 from bam_jax.attention.pallas.tpu_grid import GridStep
 from bam_jax.attention.pallas.tpu_layout import (
     along_lanes,
     along_sublanes,
-    key_pieces,
     multiply,
     query_pieces,
     take_piece,
 )
+from bam_jax.attention.pallas.tpu_profiles import MixedBias
+from bam_jax.attention.pallas.tpu_strips import StripBias
 
 
 @jax.tree_util.register_dataclass
@@ -47,16 +47,19 @@ def query_kernel(
     Args:
         held: of the block of queries, [D, n] and [1, n].
         k, v: [D, m].
-        outputs: dq [D, n]; the sums that are wanted, [count, n]; those along the diagonals of tiles, [G, W]; None: not wanted.
+        outputs: dq [D, n]; the sums that are wanted, [count, n]; those of the weights of a mixture, [C, n]; those along the
+            diagonals of tiles; None: not wanted.
         sums: [D, n], dq so far.
     """
-    dq, d_query, d_strips = outputs
+    dq, d_query, d_mixed, d_strips = outputs
 
     @pl.when(step.first)
     def start() -> None:
         sums[...] = jnp.zeros_like(sums)
         if d_query is not None:
             d_query[...] = jnp.zeros_like(d_query)
+        if d_mixed is not None:
+            d_mixed[...] = jnp.zeros_like(d_mixed)
 
     if d_strips is not None:
         # Strips are those of all blocks of a head: they start with its first block.
@@ -65,27 +68,33 @@ def query_kernel(
             d_strips[...] = jnp.zeros_like(d_strips)
 
     @step.when_needed
-    def compute(whole: bool) -> None:
-        queries, bias, d_pieces = along_lanes(step.queries), step.bias(held.q.shape[-1]), []
-        for piece in key_pieces(k.shape[1]):
-            keys = along_sublanes(take_piece(step.keys, piece))
-            scores = step.content.scores(multiply(k[:, piece], held.q, 0, 0))  # [keys, queries]
+    def compute(whole: bool, near: bool) -> None:
+        bias, d_pieces = step.bias(near, held.q.shape[-1]), []
+        # Tiles are [keys, queries], but those of a mixture, which come as [queries, keys]: its rows are rolled, and rolled back.
+        turned = isinstance(bias, MixedBias)
+        axis = 1 if turned else 0  # of the keys
+        of_queries, of_keys = (along_sublanes, along_lanes) if turned else (along_lanes, along_sublanes)
+        products = lambda a, b: multiply(b, a, 0, 0) if turned else multiply(a, b, 0, 0)
+        row = lambda x: x[:, 0][None] if turned else x
+        queries, lse, delta = of_queries((step.queries, held.lse, held.delta))
+        for piece in pieces_of_keys(bias, k):
+            keys = of_keys(take_piece(step.keys, piece))
+            scores = step.content.scores(products(k[:, piece], held.q[...]))
             logits, raw = tile.logits(scores, bias_of_piece(bias, piece), queries, keys, whole)
-            d_weights = drop(multiply(v[:, piece], held.d_out, 0, 0), tile.dropout_factor(queries, keys))
-            d_logits = jnp.exp(logits - held.lse[...]) * (d_weights - held.delta[...])
+            d_weights = drop(products(v[:, piece], held.d_out[...]), tile.dropout_factor(queries, keys))
+            d_logits = jnp.exp(logits - lse) * (d_weights - delta)
             d_temperature = []
             if queries.temperature is not None:
-                d_temperature = [(d_logits * raw).sum(0, keepdims=True)]
+                d_temperature = [row((d_logits * raw).sum(axis, keepdims=True))]
                 d_logits = d_logits * queries.temperature
-            sums[...] += multiply(k[:, piece], step.content.d_scaled(d_logits, scores), 1, 0)
+            sums[...] += multiply(k[:, piece], step.content.d_scaled(d_logits, scores), 1, axis)
             if d_query is not None:
                 d_bias, d_i, _ = bias.cotangents(*tile.coordinates(queries, keys), d_logits)
                 _accumulate(d_query, [*jax.tree.leaves(d_bias), *d_temperature, *jax.tree.leaves(d_i)], wanted)
             d_pieces.append(d_logits)
-        if d_strips is not None:
+        if isinstance(bias, StripBias | MixedBias) and (d_strips is not None or d_mixed is not None):
             # Once for the tile: a strip belongs to all of its sublanes, from the first.
-            d_tile = jnp.concatenate(d_pieces)
-            d_strips[pl.ds(step.diagonal, 1)] += tpu_strips.diagonal_sums(d_tile, d_strips.shape[1])
+            bias.add_sums(jnp.concatenate(d_pieces), d_mixed, d_strips, step.diagonal)
 
     @pl.when(step.last)
     def finish() -> None:
@@ -117,8 +126,8 @@ def key_kernel(
             d_key[...] = jnp.zeros_like(d_key)
 
     @step.when_needed
-    def compute(whole: bool) -> None:
-        keys, bias = along_lanes(step.keys), step.bias()
+    def compute(whole: bool, near: bool) -> None:
+        keys, bias = along_lanes(step.keys), step.bias(near)
         for piece in query_pieces(passing.q.shape[1]):
             some = take_piece(passing, piece)
             queries, lse, delta = along_sublanes((take_piece(step.queries, piece), some.lse, some.delta))

@@ -17,9 +17,10 @@ from bam_jax.attention.logits.dropout import drop
 from bam_jax.attention.logits.merge import deal_blocks, merge
 from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Scoring
 from bam_jax.attention.logits.skipping import Runs, Tiling
-from bam_jax.attention.pallas import tpu_strips
 from bam_jax.attention.pallas.tpu_grid import GridStep, TileGrid
 from bam_jax.attention.pallas.tpu_layout import along_lanes, along_sublanes, key_pieces, multiply, take_piece
+from bam_jax.attention.pallas.tpu_profiles import MixedBias
+from bam_jax.attention.pallas.tpu_strips import StripBias
 from bam_jax.biases import Bias
 
 _CORES = 2  # Of the TPUs that have most. One query is one block: its keys are dealt out for a second core to have work.
@@ -44,9 +45,9 @@ def forward_kernel(step: GridStep, q: Any, k: Any, v: Any, outputs: Any, top: An
         start_softmax(top, total, sums)
 
     @step.when_needed
-    def compute(whole: bool) -> None:
-        queries, bias = along_lanes(step.queries), step.bias()
-        for piece in key_pieces(k.shape[1]):
+    def compute(whole: bool, near: bool) -> None:
+        queries, bias = along_lanes(step.queries), step.bias(near)
+        for piece in pieces_of_keys(bias, k):
             keys = along_sublanes(take_piece(step.keys, piece))
             scores = step.content.scores(multiply(k[:, piece], q, 0, 0))  # [keys, queries]
             logits, _ = tile.logits(scores, bias_of_piece(bias, piece), queries, keys, whole)
@@ -66,7 +67,12 @@ def forward_kernel(step: GridStep, q: Any, k: Any, v: Any, outputs: Any, top: An
 
 def bias_of_piece(bias: Bias, piece: slice) -> Bias:
     """Restrict the bias of a tile to a piece of its sublanes: a strip is rolled further, a formula is that of all."""
-    return dataclasses.replace(bias, first=piece.start) if isinstance(bias, tpu_strips.StripBias) else bias
+    return dataclasses.replace(bias, first=piece.start) if isinstance(bias, StripBias | MixedBias) else bias
+
+
+def pieces_of_keys(bias: Bias, k: Any) -> list[slice]:
+    """Cut a block of keys into pieces; what a mixture makes is turned as a whole, which takes fewer instructions on a v6e."""
+    return [slice(0, k.shape[1])] if isinstance(bias, MixedBias) else key_pieces(k.shape[1])
 
 
 def start_softmax(top: Any, total: Any, sums: Any) -> None:

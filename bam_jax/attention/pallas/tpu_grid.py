@@ -16,8 +16,9 @@ from bam_jax.attention.logits.scoring import Content, Scoring
 from bam_jax.attention.logits.skipping import Runs, Tiling
 from bam_jax.attention.pallas.strips import hides_later
 from bam_jax.attention.pallas.tpu_layout import dimension_semantics, sequence_last
-from bam_jax.attention.pallas.tpu_strips import RolledStrips, StripBias
-from bam_jax.biases import Bias, Uniform
+from bam_jax.attention.pallas.tpu_profiles import ProfileStrips
+from bam_jax.attention.pallas.tpu_strips import RolledStrips
+from bam_jax.biases import Bias, Mixture, Uniform
 from bam_jax.system.axes import typed
 
 _INTERPRET: Any = True  # How kernels run on a CPU.
@@ -28,6 +29,8 @@ _MANY_BLOCKS = 16
 
 # With more held blocks in all heads together, too: the segments of all would fill half of the 1 MiB that a v5e has for scalars.
 _MOST_RUNS = 2**15
+
+_MEMORY = 2**24  # bytes that a kernel may take of a core's memory on every chip
 
 _NEVER = 2**30  # a step that no grid has
 
@@ -40,29 +43,35 @@ class GridStep:
     keys: tile.Keys
     parameters: tile.Parameters  # of the bias
     number: Callable  # n -> the n-th parameter of this head, a scalar
-    strip: Any  # the tile's strip and the strip's number where the bias comes in strips; None and 0 for a formula
-    diagonal: Any
+    in_strips: Callable | None  # () -> the bias of the tile where it comes in strips; None: it is a formula
+    diagonal: Any  # number of the tile's strip
     first: Array  # whether this is the first, or last, step of the held block
     last: Array
     first_of_head: Array  # whether this is the held block's first step of a query head
     first_block: Array  # whether the held block is the head's first
     needed: Array  # whether there is a tile to compute
     whole: Array | None  # whether every query of the tile sees every key; None: not known
+    near: Array | None  # whether the tile's biases may be other than 0; None: not known
     content: Content  # what products of queries and keys become
 
-    def bias(self, width: int = 1) -> Bias:
+    def bias(self, near: bool, width: int = 1) -> Bias:
         """The bias of this head, each parameter spread over this many lanes: Mosaic takes vectors in a formula."""
-        if self.strip is not None:
-            return StripBias(self.strip)
+        if not near:
+            return Uniform()
+        if self.in_strips is not None:
+            return self.in_strips()
         return self.parameters.bias([jnp.full((1, width), self.number(n)) for n in range(sum(self.parameters.sizes))])
 
-    def when_needed(self, compute: Callable[[bool], None]) -> None:
-        """Call `compute(whole)` if the tile is needed. A whole tile needs no mask."""
+    def when_needed(self, compute: Callable[[bool, bool], None]) -> None:
+        """Call `compute(whole, near)` if the tile is needed. A whole tile needs no mask, and one that is not near no bias."""
         if self.whole is None:
-            pl.when(self.needed)(lambda: compute(False))
+            pl.when(self.needed)(lambda: compute(False, True))
             return
-        pl.when(self.needed & self.whole)(lambda: compute(True))
-        pl.when(self.needed & ~self.whole)(lambda: compute(False))
+        near = True if self.near is None else self.near
+        pl.when(self.needed & self.whole & near)(lambda: compute(True, True))
+        pl.when(self.needed & ~self.whole)(lambda: compute(False, True))
+        if self.near is not None:
+            pl.when(self.needed & self.whole & ~near)(lambda: compute(True, False))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +95,8 @@ class TileGrid:
     block_q: int
     block_k: int
     content: Content
-    strips: RolledStrips | None  # of the bias; None: it is a formula
+    strips: RolledStrips | ProfileStrips | None  # of the bias; None: it is a formula
+    weights: Array | None  # [#B, heads or fewer, C, T], of the profiles of a mixture
     heads_differ: bool  # whether one head may need other tiles than another
 
     @classmethod
@@ -107,16 +117,23 @@ class TileGrid:
         """
         block_q, block_k = measured_tiles.fill(tiling, q, k).blocks(*_block_sizes(q.shape, k.shape))
         whole = skipping.padded(scoring, block_q, block_k)
-        queries, keys = tile.sides(whole)
+        mixed, weights = isinstance(scoring.bias, Mixture), None
+        queries, keys = tile.sides(without_coordinates(whole) if mixed else whole)
         inner = scoring.bias if shift is None else Uniform()
         parameters = tile.Parameters.of(inner)
         runs = skipping.runs(q, k, whole, tiling.skip, block_q, block_k, None if marked else v)
         bounded = type(scoring.bias).bounds is not Bias.bounds
         one_tile = block_q >= q.shape[1] and block_k >= k.shape[1]
-        strips = None
+        strips: RolledStrips | ProfileStrips | None = None
         if shift is not None:
-            blocks = (side.length.shape[1] for side in runs)
-            strips = RolledStrips(scoring.bias, shift, hides_later(scoring), q.shape[2], block_q, block_k, *blocks)
+            causal = hides_later(scoring)
+            sizes = block_q, block_k, runs[0].length.shape[1], runs[1].length.shape[1]
+            if isinstance(scoring.bias, Mixture):
+                number = len(whole.queries.coordinate)
+                strips = ProfileStrips(scoring.bias.profiles, shift, causal, number, *sizes, q.dtype == jnp.float32)
+                weights = strips.weights(whole.queries.coordinate)
+            else:
+                strips = RolledStrips(scoring.bias, shift, causal, q.shape[2], *sizes)
         return cls(
             sequence_last(q, block_q),
             sequence_last(k, block_k),
@@ -131,6 +148,7 @@ class TileGrid:
             block_k,
             scoring.content(q.shape[-1]),
             strips,
+            weights,
             heads_differ=tiling.skip != "off" and not isinstance(scoring.bias, Uniform) and bounded,
         )
 
@@ -143,10 +161,10 @@ class TileGrid:
         return jax.ShapeDtypeStruct((*self.q.shape[:2], count, self.k.shape[3]), jnp.float32) if count else None
 
     def per_diagonal(self) -> jax.ShapeDtypeStruct | None:
-        """An output of a number for each query head and diagonal of its tiles, [B, H, G, W]."""
+        """An output of the sums of each query head along the diagonals of its tiles, [B, H, ...]."""
         if self.strips is None:
             return None
-        return jax.ShapeDtypeStruct((*self.q.shape[:2], self.strips.count, self.strips.width), jnp.float32)
+        return jax.ShapeDtypeStruct((*self.q.shape[:2], *self.strips.sums), jnp.float32)
 
     def over_keys(
         self,
@@ -188,6 +206,7 @@ class _Scalars(NamedTuple):
     table: Any  # [H, P], the parameters of the bias
     segments: _Segments
     whole: Any  # [1, held blocks], see `Walk`
+    near: Any  # [2], the strips from the first to before the second may be other than 0; None: all
     head: Any  # [1], the first held head of the grid; None: 0
 
 
@@ -283,15 +302,18 @@ class Walk:
         scratch: list[tuple[int, int]],
     ) -> Any:
         """The kernel's outputs; see `TileGrid.over_keys`."""
-        tiles, strip = self.tiles, None
-        if tiles.strips is not None:
-            strip = tiles.strips.rolled(keys_in_sublanes=self.hold_queries).reshape(1, self.heads, 1, -1)
-        operands = (strip, query_operands, tiles.queries, tiles.k, tiles.v, tiles.keys)
+        tiles = self.tiles
+        strip = None if tiles.strips is None else tiles.strips.operand(keys_in_sublanes=self.hold_queries)
+        near = None if tiles.strips is None else tiles.strips.near()
+        operands = (strip, tiles.weights, query_operands, tiles.queries, tiles.k, tiles.v, tiles.keys)
         body = self._body(kernel, len(scratch))  # one for both platforms, so that it is traced once
         grids = self.held if self.apart else 1
         of_grid = lambda x: jax.ShapeDtypeStruct((x.shape[0], x.shape[1] // grids, *x.shape[2:]), x.dtype)
         outputs, whole_outputs = jax.tree.map(of_grid, (outputs, whole_outputs))
         segments, steps = self.segments()
+        # A core has more memory than kernels may take unless they ask: sums of all offsets of long texts do not fit in that.
+        summed = sum(4 * x.shape[2] * x.shape[3] for x in jax.tree.leaves(whole_outputs))
+        memory = _MEMORY + summed if summed > _MEMORY // 4 else None
 
         def call(steps: Array, *arguments: Any, interpret: Any) -> Any:
             return pl.pallas_call(
@@ -305,7 +327,9 @@ class Walk:
                     # Sums over many tiles are float32 whatever the operands are: in bfloat16 small summands would vanish.
                     scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch],
                 ),
-                compiler_params=pltpu.CompilerParams(dimension_semantics=dimension_semantics(whole_outputs)),
+                compiler_params=pltpu.CompilerParams(
+                    dimension_semantics=dimension_semantics(whole_outputs), vmem_limit_bytes=memory
+                ),
                 interpret=interpret,
                 name=getattr(kernel, "func", kernel).__name__,  # of a partial, too: reports find kernels by their names
             )(*arguments)
@@ -313,7 +337,7 @@ class Walk:
         def grid(steps: Array, segments: _Segments, head: Array | None) -> Any:
             return jax.lax.platform_dependent(
                 steps,
-                *_Scalars(tiles.table, segments, self.whole, head),
+                *_Scalars(tiles.table, segments, self.whole, near, head),
                 *operands,
                 tpu=functools.partial(call, interpret=False),
                 cpu=functools.partial(call, interpret=_INTERPRET),
@@ -333,8 +357,10 @@ class Walk:
             table: Any,
             segments: Any,
             whole: Any,
+            near: Any,
             head: Any,
             strip: Any,
+            weights: Any,
             query_operands: Any,
             queries: Any,
             k: Any,
@@ -343,23 +369,26 @@ class Walk:
             *rest: Any,
         ) -> None:
             b, c, p, t = at = tuple(pl.program_id(axis) for axis in range(4))
-            scalars = _Scalars(table, segments, whole, head)
+            scalars = _Scalars(table, segments, whole, near, head)
             segment, of_held, n = self._place(c, p, t, segments)
             _, h, other = self._other(b, c, p, t, *scalars)
-            start = segments.start[segment]
+            diagonal = self._diagonal(*at, *scalars)[2]
+            start, strips = segments.start[segment], self.tiles.strips
+            in_strips = functools.partial(strips.in_tile, strip, weights) if strips else None
             step = GridStep(
                 queries,
                 keys,
                 self.tiles.parameters,
                 lambda n: table[h, n],
-                strip,
-                self._diagonal(*at, *scalars)[2],
+                in_strips,
+                diagonal,
                 first=(t == start) & (of_held == 0),
                 last=(t == segments.last[segment]) & (of_held == self.group - 1),
                 first_of_head=t == start,
                 first_block=n == 0,
                 needed=t < segments.end[segment],
                 whole=None if whole is None else _within(whole, n, other),
+                near=None if near is None else (near[0] <= diagonal) & (diagonal < near[1]),
                 content=self.tiles.content,
             )
             outputs, scratch = rest[:-scratch_count], rest[-scratch_count:]
@@ -367,7 +396,9 @@ class Walk:
 
         return body
 
-    def _input_specs(self, strip: Any, query_operands: Any, queries: Any, k: Any, v: Any, keys: Any) -> list:
+    def _input_specs(
+        self, strip: Any, weights: Any, query_operands: Any, queries: Any, k: Any, v: Any, keys: Any
+    ) -> list:
         """The block of every operand at a step of the grid."""
         tiles = self.tiles
         at_queries, at_keys = (self._held, self._other) if self.hold_queries else (self._other, self._held)
@@ -377,6 +408,7 @@ class Walk:
         of_keys = lambda x: self._spec(x, tiles.block_k, at_keys)
         return [
             jax.tree.map(of_strip, strip),
+            jax.tree.map(of_queries, weights),
             jax.tree.map(of_queries, query_operands),
             jax.tree.map(of_queries, queries),
             jax.tree.map(of_keys, k),
@@ -445,6 +477,11 @@ class Walk:
 
     def _head(self, b: Array, c: Array, *_: Any) -> tuple:
         return b, c, 0
+
+
+def without_coordinates(scoring: Scoring) -> Scoring:
+    """A scoring whose bias is in strips, which take no coordinates of queries."""
+    return dataclasses.replace(scoring, bias=Uniform(), queries=dataclasses.replace(scoring.queries, coordinate=None))
 
 
 def _within(runs: Runs, n: Array, block: Array) -> Array:

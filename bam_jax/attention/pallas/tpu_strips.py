@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
@@ -26,14 +27,23 @@ class RolledStrips(StripTable):
         """W, the numbers of a strip: whole groups of 128 lanes."""
         return -(-(self.block_q + self.block_k) // 128) * 128
 
-    def rolled(self, *, keys_in_sublanes: bool) -> Float[Array, "H G W"]:
+    def operand(self, *, keys_in_sublanes: bool) -> Float[Array, "1 H 1 G*W"]:
         """Evaluate the bias: all strips, for tiles whose sublanes are keys, or queries."""
-        return self._evaluate(keys_in_sublanes, self.bias)
+        return self._evaluate(keys_in_sublanes, self.bias).reshape(1, self.heads, 1, -1)
+
+    @property
+    def sums(self) -> tuple[int, int]:
+        """The shape of the cotangent of a head's strips."""
+        return self.count, self.width
 
     def cotangent(self, d_values: Float[Array, "H G W"]) -> Bias:
-        """Give the bias's cotangent from that of `rolled`, for tiles whose sublanes are keys."""
+        """Give the bias's cotangent from that of its strips, for tiles whose sublanes are keys."""
         _, vjp = jax.vjp(functools.partial(self._evaluate, True), self.bias)
         return vjp(d_values)[0]
+
+    def in_tile(self, strip: Any, _: None) -> "StripBias":
+        """Take the reference to a tile's strip, which is laid out for the way the tile lies."""
+        return StripBias(strip)
 
     def _evaluate(self, keys_in_sublanes: bool, bias: Bias) -> Array:
         strips = self.strips(bias)
@@ -56,8 +66,12 @@ class StripBias(Bias):
         return tile_of_strip(self.values[...], sublanes, lanes, self.first)
 
     def cotangents(self, i: Array, j: Array, d_bias: Array) -> tuple:
-        """Give none: those of the strip are `diagonal_sums`."""
+        """Give none: `add_sums` adds those of the strip up."""
         return None, None, None
+
+    def add_sums(self, d_tile: Float[Array, "m n"], _: None, d_strips: Any, strip: Any) -> None:
+        """Add the cotangents of a tile to that of all strips [G, W], of which the tile's has this number."""
+        d_strips[pl.ds(strip, 1)] += diagonal_sums(d_tile, d_strips.shape[1])
 
 
 def tile_of_strip(

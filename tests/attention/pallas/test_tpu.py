@@ -18,7 +18,7 @@ from bam_jax.attention import EMPTY, Cache, Dropout, Mask, Scoring, Tiling, Toke
 from bam_jax.attention.logits import tile
 from bam_jax.attention.pallas import strips, tpu_grid
 from benchmarks.tpu_static import CHIPS, compile_for
-from tests.attention.common import BIASES, GATED, MIXTURES, SUMS, Cauchy, H, Odd, close, drawn, normals, slopes
+from tests.attention.common import BIASES, GATED, SUMS, Cauchy, H, Odd, close, drawn, normals, slopes
 from tests.marks import full, longest
 
 K = 2
@@ -72,21 +72,20 @@ def operands(name, length, width=64, dtype="bfloat16", *, mask=Mask(), packed=Tr
         i, j = own(length), own(slots)
         i = (shape(2, H, length), i) if name in GATED else i
         j = (shape(2, H, slots), j) if name == "gated" else j
+    bias = drawn(name) if isinstance(name, str) else name
+    if isinstance(bias, biases.Mixture):
+        i = (shape(2, H, length),) * len(jax.tree.leaves(bias)[0])
     side = lambda n, x: Tokens(shape(2, n, of=jnp.int32), shape(2, n, of=jnp.int32) if packed else None, x)
     temperature = shape(1, H, length) if packed else None
     x = lambda n, heads: shape(2, n, heads, width, of=jnp.dtype(dtype))
-    bias = drawn(name) if isinstance(name, str) else name
     scoring = Scoring(bias, side(length, i), side(slots, j), temperature, mask)
     return x(length, H), x(slots, kv_heads), x(slots, kv_heads), scoring
 
 
 # Every bias on one chip, one of each kind on the others.
-KINDS = "uniform", "alibi", "ggd", "t5", "cable"
+KINDS = "uniform", "alibi", "ggd", "t5", "cable", "mixture"
 COMPILED = [
-    (chip, name) if chip == "v5e" or name in KINDS else longest(chip, name)
-    for chip in CHIPS
-    for name in BIASES
-    if name not in MIXTURES
+    (chip, name) if chip == "v5e" or name in KINDS else longest(chip, name) for chip in CHIPS for name in BIASES
 ]
 
 
@@ -127,11 +126,17 @@ def test_blocks_of_every_width_fit(width, dtype):
     assert compiled("v5e", gradients, *operands("ggd", 1024, width, dtype))
 
 
+@pytest.mark.parametrize("bias", [biases.T5Distance(vector(1025)), biases.Mixture(biases.Band(jnp.ones((16, 500))))])
 @pytest.mark.parametrize(("rows", "slots"), [(1024, 1024), (600, 100), full(37, 1000)])
 @pytest.mark.parametrize("chip", CHIPS)
-def test_strips_of_whole_and_of_short_blocks_compile(chip, rows, slots):
+def test_strips_of_whole_and_of_short_blocks_compile(chip, rows, slots, bias):
     """Blocks of 512 x 512, and of what is no multiple of 8 or 128."""
-    arguments = operands(biases.T5Distance(vector(1025)), rows, slots=slots)
+    assert kernels_of(compiled(chip, gradients, *operands(bias, rows, slots=slots)).as_text()) == 3
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_the_sums_of_many_profiles_fit_as_far_as_they_are_taken(chip):
+    arguments = operands(biases.Mixture(biases.Band(jnp.ones((16, 1024)))), 2**18, packed=False)
     assert kernels_of(compiled(chip, gradients, *arguments).as_text()) == 3
 
 
@@ -142,9 +147,10 @@ def row(rng):
     return *normals(rng, *((1, 24, heads, 8) for heads in (H, K, K))), tokens
 
 
-def loss(backend, tokens):
+def loss(backend, tokens, of_queries=None):
     def of(q, k, v, bias):
-        return attention(q, k, v, Scoring(bias, tokens, tokens), backend=backend, tiling=Tiling("exact", 16, 16))
+        scoring = Scoring(bias, dataclasses.replace(tokens, coordinate=of_queries), tokens)
+        return attention(q, k, v, scoring, backend=backend, tiling=Tiling("exact", 16, 16))
 
     return jax.jit(functools.partial(slopes, of))
 
@@ -156,11 +162,13 @@ def test_a_bias_of_the_users_own_runs_with_its_gradient(row):
     close(made, expected, 1e-4)
 
 
-@pytest.mark.parametrize("name", ["ggd", full("t5_distance")])
+@pytest.mark.parametrize("name", ["ggd", full("t5_distance"), full("mixed_band")])
 def test_kernels_race_with_nothing_and_read_what_was_written(name, row, monkeypatch):
     monkeypatch.setattr(tpu_grid, "_INTERPRET", pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan"))
     *qkv, tokens = row
-    close(*(loss(backend, tokens)(*qkv, drawn(name)) for backend in ("pallas_tpu", "reference")), 1e-4)
+    bias = drawn(name)
+    own = (jnp.ones((1, H, 24)),) * 3 if isinstance(bias, biases.Mixture) else None
+    close(*(loss(backend, tokens, own)(*qkv, bias) for backend in ("pallas_tpu", "reference")), 1e-4)
 
 
 def test_kernels_run_where_they_are_asked_for(row):
