@@ -6,14 +6,13 @@ from typing import Annotated, Any, NotRequired, TypedDict
 from msgspec import Meta
 
 from bam_jax.config import Config
-from bam_jax.convert.base import ENCODING, HEADS, LINEAR, ROTARY, SAME, ArrayMapping, Arrays, Layout
+from bam_jax.convert.base import ENCODING, HEADS, LINEAR, ROTARY, SAME, ArrayMapping, Arrays, Count, Layout
 from bam_jax.system import typed_json
 from bam_jax.system.errors import UserError, nearest, shown
 
 _SHARED = "prior.shape"  # where one prior serves all layers
 _ENCODINGS = {"bam": "bam", "alibi": "alibi", "nope": "nope", "rotary": "rope", "sinusoidal": "sinusoidal"}
 FILE = "args.json"
-Count = Annotated[int, Meta(ge=1, lt=2**31)]
 
 
 class _ModelArgs(TypedDict):

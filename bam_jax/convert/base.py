@@ -3,15 +3,17 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 
 from bam_jax.config import Config
 from bam_jax.system.errors import UserError, nearest
 
 Arrays = dict[str, np.ndarray]
 ENCODING = "layers/attention/encoding/"
+Count = Annotated[int, Meta(ge=1, lt=2**31)]
 
 
 @dataclasses.dataclass(frozen=True)

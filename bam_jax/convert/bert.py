@@ -10,8 +10,7 @@ import numpy as np
 from msgspec import Meta
 
 from bam_jax.config import Config
-from bam_jax.convert.bam import Count
-from bam_jax.convert.base import SAME, ArrayMapping, Arrays, Layout, linear_entries, norm_entries
+from bam_jax.convert.base import SAME, ArrayMapping, Arrays, Count, Layout, linear_entries, norm_entries
 from bam_jax.system import typed_json
 from bam_jax.system.errors import UserError
 

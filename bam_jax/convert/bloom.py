@@ -10,12 +10,13 @@ import numpy as np
 from msgspec import Meta
 
 from bam_jax.config import Config
-from bam_jax.convert.base import SAME, ArrayMapping, Arrays, Layout, linear_entries, norm_entries
+from bam_jax.convert.base import SAME, ArrayMapping, Arrays, Count, Layout, linear_entries, norm_entries
 from bam_jax.system import typed_json
 from bam_jax.system.errors import UserError
 
 FILE = "config.json"
-Count = Annotated[int, Meta(ge=1, lt=2**31)]
+
+
 EMBEDDING = "transformer.word_embeddings.weight"
 OLD_NAMES = {"n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"}
 """Names in the published files, and what transformers makes of them."""

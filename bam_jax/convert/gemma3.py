@@ -11,8 +11,8 @@ from typing import Any, Literal, NotRequired, TypedDict
 import numpy as np
 
 from bam_jax.config import Config
-from bam_jax.convert.base import LINEAR, SAME, ArrayMapping, Arrays, Form, Layout, sizes
-from bam_jax.convert.llama import EMBEDDING, FILE, HEAD, Count, Positive, rotation, scaling
+from bam_jax.convert.base import LINEAR, SAME, ArrayMapping, Arrays, Count, Form, Layout, sizes
+from bam_jax.convert.llama import EMBEDDING, FILE, HEAD, Positive, rotation, scaling
 from bam_jax.system import typed_json
 from bam_jax.system.errors import UserError, shown
 

@@ -7,12 +7,13 @@ import numpy as np
 from msgspec import Meta
 
 from bam_jax.config import Config
-from bam_jax.convert.base import SAME, ArrayMapping, Arrays, Layout, linear_entries, norm_entries
+from bam_jax.convert.base import SAME, ArrayMapping, Arrays, Count, Layout, linear_entries, norm_entries
 from bam_jax.system import typed_json
 from bam_jax.system.errors import UserError
 
 FILE = "config.json"
-Count = Annotated[int, Meta(ge=1, lt=2**31)]
+
+
 EMBEDDING = "transformer.wte.weight"
 _BUFFERS = (".attn.bias", ".attn.masked_bias")
 """Suffixes of old files' causal masks."""

@@ -7,12 +7,13 @@ import numpy as np
 from msgspec import Meta
 
 from bam_jax.config import Config
-from bam_jax.convert.base import LINEAR, SAME, ArrayMapping, Arrays, Layout
+from bam_jax.convert.base import LINEAR, SAME, ArrayMapping, Arrays, Count, Layout
 from bam_jax.system import typed_json
 from bam_jax.system.errors import UserError, shown
 
 FILE = "config.json"
-Count = Annotated[int, Meta(ge=1, lt=2**31)]
+
+
 KNOWN = {
     "attn_config.alibi": True,
     "attn_config.alibi_bias_max": 8,

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 from msgspec import Meta
 
 from bam_jax.config import Config
-from bam_jax.convert.base import Arrays, Layout
-from bam_jax.convert.llama import FILE, LLAMA, Count
+from bam_jax.convert.base import Arrays, Count, Layout
+from bam_jax.convert.llama import FILE, LLAMA
 from bam_jax.system import typed_json
 from bam_jax.system.errors import UserError
 
