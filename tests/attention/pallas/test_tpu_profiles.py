@@ -48,7 +48,8 @@ def test_tiles_of_several_groups_of_lanes_agree_with_the_reference(profiles, que
         (run(q, k, v, bias, weights, name), slopes(functools.partial(run, backend=name), q, k, v, bias, weights))
         for name in ("pallas_tpu", "reference")
     )
-    close(made, expected, 1e-4)
+    # A profile that falls steeply amplifies the rounding of offsets, in the reference as well.
+    close(made, expected, 1e-5 if isinstance(bias.profiles, biases.Band) else 1e-4)
 
 
 @pytest.mark.parametrize("reach", [1, 3, 8, 40])
