@@ -25,6 +25,7 @@ PAGES = {
     "patterns": "patterns_claims",
     "prior": "prior_claims",
     "null_models": "null_claims",
+    "fair_retrieval": "fair_claims",
 }
 
 
