@@ -26,7 +26,7 @@ def walk(rng, blocks, group, held=2):
 def test_every_block_of_a_pair_walks_over_its_own_runs(blocks, group, rng):
     made = walk(rng, blocks, group)
     segments, steps = made.segments()
-    of = _Scalars(None, segments, None, None)
+    of = _Scalars(None, segments, None, None, None)
     for c in range(made.held):
         walked, written, longest = {}, [], 0
         for p in range(made.pairs):
