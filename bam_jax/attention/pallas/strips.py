@@ -2,7 +2,8 @@
 
 A kernel cannot look up a value in a table, and a formula of powers or logarithms costs it more than all else. Outside it the
 bias is evaluated once for each offset, by all that JAX can do. Inside, a tile is made of the values of its diagonals, a strip.
-That is right where offsets are those of slots. `tpu_strips` and `gpu_strips` lay the strips out for their kernels.
+That is right where offsets are those of slots. `tpu_strips`, `tpu_profiles` and `gpu_strips` lay the strips
+out for their kernels.
 """
 
 import dataclasses

@@ -3,7 +3,7 @@
 A kernel holds one block of queries (forward, and the gradients of the query side) or of keys (the gradients of the key side)
 in the lanes and walks over the blocks of the other side, which lie in the sublanes; see `tpu_layout`. Positions are inputs, so
 that packed, cached and rotated tokens need no kernel of their own. A relative bias comes in strips where offsets are those of
-slots, so that its formula costs a tile nothing; see `tpu_strips`.
+slots, so that its formula costs a tile nothing; see `tpu_strips`, and `tpu_profiles` for a mixture of such.
 """
 
 import dataclasses

@@ -79,9 +79,9 @@ def query_kernel(
         queries, lse, delta = of_queries((step.queries, held.lse, held.delta))
         for piece in pieces_of_keys(bias, k):
             keys = of_keys(take_piece(step.keys, piece))
-            scores = step.content.scores(products(k[:, piece], held.q[...]))
+            scores = step.content.scores(products(k[:, piece], held.q))
             logits, raw = tile.logits(scores, bias_of_piece(bias, piece), queries, keys, whole)
-            d_weights = drop(products(v[:, piece], held.d_out[...]), tile.dropout_factor(queries, keys))
+            d_weights = drop(products(v[:, piece], held.d_out), tile.dropout_factor(queries, keys))
             d_logits = jnp.exp(logits - lse) * (d_weights - delta)
             d_temperature = []
             if queries.temperature is not None:

@@ -16,6 +16,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
 from bam_jax.attention.pallas.strips import StripTable
+from bam_jax.attention.pallas.tpu_layout import multiply
 from bam_jax.biases import Bias, Mixture
 
 _LANES = 128
@@ -99,7 +100,7 @@ class MixedBias(Bias):
         while t < end:
             before = t % _ROWS  # queries of this block of `_ROWS` that the piece leaves out
             of_rows = weights[:, t : min(t - before + _ROWS, end)]
-            at_offsets = _product(of_rows, profiles[:, self._offsets(t - before, keys)], 0, 0)
+            at_offsets = multiply(of_rows, profiles[:, self._offsets(t - before, keys)], 0, 0)
             first = at_offsets.shape[1] - _LANES + before
             rolled = pltpu.roll(at_offsets, first, 1, stride=1, stride_axis=0)[:, :keys]
             rows.append(rolled.T if turned else rolled)
@@ -121,10 +122,10 @@ class MixedBias(Bias):
             of_rows, offsets = slice(t, min(t + _ROWS, queries)), self._offsets(t, keys)
             for d in _parts(_rolled_back(d_tile[of_rows]), self.digits):
                 if d_weights is not None:
-                    d_weights[:, of_rows] += _folded(_product(profiles[:, offsets], d, 1, 1))
+                    d_weights[:, of_rows] += _folded(multiply(profiles[:, offsets], d, 1, 1))
                 if d_profiles is not None:
                     at = pl.ds(pl.multiple_of(strip * self.step, _LANES) + offsets.start, d.shape[1])
-                    d_profiles[:, at] += _folded(_product(weights[:, of_rows], d, 1, 0))
+                    d_profiles[:, at] += _folded(multiply(weights[:, of_rows], d, 1, 0))
 
     def _offsets(self, query: int, keys: int) -> slice:
         """The lanes of a strip in which a block of `_ROWS` queries has its offsets of the first keys."""
@@ -173,10 +174,6 @@ def _folded(x: Float[Array, "m n"]) -> Float[Array, "C n"]:
     """Add what three parts made."""
     a, b, c = jnp.split(x, 3)
     return a + b + c
-
-
-def _product(a: Array, b: Array, axis_a: int, axis_b: int) -> Array:
-    return jax.lax.dot_general(a, b, (((axis_a,), (axis_b,)), ((), ())), preferred_element_type=jnp.float32)
 
 
 def _filled(n: int, unit: int = _LANES) -> int:

@@ -1,4 +1,4 @@
-"""Profiles that each query mixes, in TPU kernels: tiles as large as on a chip, and tiles that need no bias."""
+"""Profiles that each query mixes, in TPU kernels: tiles of several groups of 128 lanes, and tiles that need no bias."""
 
 import dataclasses
 import functools
