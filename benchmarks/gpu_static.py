@@ -52,6 +52,10 @@ def _number(*shape: int) -> Any:
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
+def _integers(*shape: int) -> Any:
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
 _head = functools.partial(_number, HEADS)
 BIASES = {
     "uniform": biases.Uniform(),
@@ -97,7 +101,7 @@ def operand_shapes(
     if name in ("difference", "distance", "cable", "k_cable", "contextual"):
         i, j = own(), own()
         i = (_number(1, HEADS, length), i) if name in ("cable", "k_cable") else i
-    row: Any = jax.ShapeDtypeStruct((1, length), jnp.int32)
+    row = _integers(1, length)
     side = lambda x: Tokens(row, row if packed else None, x)
     mask = Mask(causal=name != "t5_bidirectional", window=length // 2 if packed else None)
     scoring = Scoring(BIASES[name], side(i), side(j), _number(1, HEADS, length) if packed else None, mask)
@@ -202,28 +206,31 @@ def measure(kernels: dict[str, tuple[Callable, tuple]], **setting: Any) -> Itera
         }
 
 
-def measure_call(name: str) -> Iterator[dict]:
-    """Compile a causal call, alone and with gradients; count launches, GB read and written, and GB of temporary memory."""
+def measure_call(name: str, *, packed: bool = False) -> Iterator[dict]:
+    """Compile a causal call, alone and with gradients; count launches, GB read and written, and GB of temporary memory.
+
+    Rows are packed with documents, or are one text each.
+    """
     batch, length, heads, width = CALL
     x = jax.ShapeDtypeStruct((batch, length, heads, width), jnp.bfloat16)
 
-    def forward(position: Any, q: Any, k: Any, v: Any, bias: Any) -> Any:
-        tokens = Tokens(position, consecutive=True)
+    def forward(tokens: Tokens, q: Any, k: Any, v: Any, bias: Any) -> Any:
         return attention(q, k, v, Scoring(bias, tokens, tokens), backend="pallas_gpu")
 
-    def both(position: Any, d_out: Any, *operands: Any) -> Any:
-        out, vjp = jax.vjp(functools.partial(forward, position), *operands)
+    def both(tokens: Tokens, d_out: Any, *operands: Any) -> Any:
+        out, vjp = jax.vjp(functools.partial(forward, tokens), *operands)
         return out, vjp(d_out)
 
-    position = jax.ShapeDtypeStruct((1, length), jnp.int32)
+    position, segment = (_integers(rows, length) for rows in (1, batch))
+    tokens = Tokens(position, segment if packed else None, consecutive=True)
     operands = x, x, x, BIASES[name]
-    both_arguments = position, x, *operands
-    for gradients, f, arguments in ((False, forward, (position, *operands)), (True, both, both_arguments)):
+    for gradients, f, arguments in ((False, forward, (tokens, *operands)), (True, both, (tokens, x, *operands))):
         with _captured_output():  # the disassembly of each kernel
             compiled = compile_for_h100(f, *arguments)
         program = hlo.Program(compiled.as_text())
         yield {
             "bias": name,
+            "packed": packed,
             "gradients": gradients,
             "launches": program.launches(),
             "traffic": round(program.traffic() / 1e9, 2),
@@ -289,8 +296,8 @@ def main(argv: Sequence[str]) -> None:
     for width in (64, 128) if importlib.util.find_spec("tokamax") else ():
         for record in measure(tokamax_kernels(width), bias="none, tokamax", head_width=width):
             add(record, records)
-    for name in (name for name in options.bias if name in WHOLE):
-        for record in measure_call(name):
+    for name, packed in itertools.product((name for name in options.bias if name in WHOLE), (False, True)):
+        for record in measure_call(name, packed=packed):
             add(record, calls)
     shape = {"heads": HEADS, "key_heads": KEY_HEADS, "length": LENGTH, "dtype": "bfloat16", "call": CALL}
     head = {"note": NOTE, "jax": jax.__version__, **shape}

@@ -62,6 +62,7 @@ class Backend:
         own_width: whether values may be wider or narrower than keys; else both are padded to the larger width.
         plain: whether JAX itself differentiates `forward`, in every mode and as often as wanted.
         scales: whether a scale costs its logits nothing: then the queries are not multiplied beforehand; see `_fold_scale`.
+        alone: `forward` where nobody asks for gradients, which stores no digits of out for `backward`; None: `forward`.
     """
 
     forward: Callable
@@ -71,6 +72,7 @@ class Backend:
     own_width: bool = False
     plain: bool = False
     scales: bool = False
+    alone: Callable | None = None
 
     def reason(self, q: Array, k: Array, v: Array, scoring: Scoring) -> str | None:
         """The reason why this backend cannot do it, or None."""
@@ -94,7 +96,7 @@ def _imported(module: str, name: str) -> Callable:
 def _kernels(module: str, twin: Callable = rows.forward, *, scales: bool = False) -> Backend:
     """The backend of a module of kernels, whose forward pass has the derivatives of its twin."""
     passes = differentiable(_imported(module, "forward"), _imported(module, "backward"), twin)
-    return Backend(*passes, _imported(module, "refuses"), scales=scales)
+    return Backend(*passes, _imported(module, "refuses"), scales=scales, alone=_imported(module, "forward_alone"))
 
 
 def _rows_in_halves(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> tuple[Halves, Array]:
@@ -119,12 +121,20 @@ def _or_else(kernels: Backend, fits: Callable, other: Backend) -> Backend:
         second = lambda *operands: other.forward(*operands, tiling)
         return either(fits(q, scoring), first, second, q, k, v, scoring)
 
+    def alone(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> tuple[Array, Array]:
+        def narrow(run: Callable, *operands: Any) -> tuple[Array, Array]:
+            out, lse = run(*operands, tiling)
+            return out.astype(q.dtype), lse
+
+        first, second = (functools.partial(narrow, x.alone or x.forward) for x in (kernels, other))
+        return either(fits(q, scoring), first, second, q, k, v, scoring)
+
     def backward(residuals: Residuals, d_out: Array, tiling: Tiling) -> Gradients:
         first = lambda *operands: kernels.backward(*operands, tiling)
         second = lambda *operands: other.backward(*operands, tiling)
         return either(fits(residuals.q, residuals.scoring), first, second, residuals, d_out)
 
-    return dataclasses.replace(kernels, forward=forward, backward=backward)
+    return dataclasses.replace(kernels, forward=forward, backward=backward, alone=alone)
 
 
 _TPU, _GPU = "bam_jax.attention.pallas.tpu", "bam_jax.attention.pallas.gpu"
@@ -317,7 +327,7 @@ def _fold_scale(q: Array, scoring: Scoring) -> tuple[Array, Scoring]:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attention(backend: Backend, tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
-    out, lse = varying(backend.forward(q, k, v, scoring, tiling), q)
+    out, lse = varying((backend.alone or backend.forward)(q, k, v, scoring, tiling), q)
     return out.astype(q.dtype), lse
 
 

@@ -211,7 +211,7 @@ def append(cache: Cache, k: Array, v: Array, tokens: Tokens, state: Any) -> Cach
             jax.tree.map(lambda x: pad(x, 2), tokens.coordinate),
             jax.tree.map(lambda x: pad(x, 1), tokens.kinds),
         )
-        tokens = dataclasses.replace(tokens, position=position, coordinate=coordinate, kinds=kinds)
+        tokens = dataclasses.replace(tokens, position=position, coordinate=coordinate, kinds=kinds, consecutive=False)
     rows, _ = text_cut(cache.k.shape, mesh)
     specs, vectors = cache_specs(cache, mesh), P(rows, CONTEXT, TENSOR)
     write = jax.shard_map(

@@ -107,6 +107,8 @@ def origin(scoring: Scoring) -> Int[Array, "#B 1"]:
     offsets of its neighbours are exact wherever the text begins. No difference of two positions leaves int32.
     """
     position = scoring.queries.position
+    if compares_offsets(scoring) and scoring.queries.consecutive:
+        return jnp.maximum(scoring.queries.start, 0)[None, None]
     if compares_offsets(scoring):
         return jnp.maximum(position.min(1, keepdims=True), 0)
     return jnp.zeros((1, 1), position.dtype)

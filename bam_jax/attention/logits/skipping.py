@@ -21,6 +21,8 @@ from bam_jax.attention.logits.tokens import EMPTY, Tokens
 from bam_jax.biases import Uniform
 from bam_jax.biases.base import head_axes
 
+_FAR = 2**29  # Tokens: windows and rows are shorter, and sums of a few such numbers are int32.
+
 _STRIP = 2**20  # Tiles of all heads whose bounds are in memory at once: 4 MB for each array of float32.
 
 
@@ -95,7 +97,8 @@ def needed(
 ) -> Bool[Array, "H N M"]:
     """The key blocks that each query block needs, head by head."""
     queries, keys = Extents.of_queries(q, scoring, block_q), Extents.of_keys(q, k, scoring, block_k, v)
-    return _needed(queries, keys, scoring, skip, k.shape[1])
+    table = _needed(queries, keys, scoring, skip, k.shape[1])
+    return jnp.broadcast_to(table, (q.shape[2], *table.shape[1:]))
 
 
 def runs(
@@ -111,16 +114,23 @@ def runs(
 
     The table of all tiles is never in memory: of a long row it would be the largest array of all.
     """
-    # One side after the other: the norms of all tokens of one, a number each, are gone before those of the other come.
-    k, queries = jax.lax.optimization_barrier((k, Extents.of_queries(q, scoring, block_q)))
+    if _by_slots(scoring) and not _weighs(scoring, skip):
+        seen, (_, length, heads, _), slots = _seen_offsets(scoring), q.shape, k.shape[1]
+        both = seen.runs(length, block_q, slots, block_k), seen.turned().runs(slots, block_k, length, block_q)
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (heads, x.shape[1])), both)
+    queries = Extents.of_queries(q, scoring, block_q)
+    if _weighs(scoring, skip):
+        # One side after the other: the norms of all tokens of one, a number each, are gone before those of the other come.
+        k, queries = jax.lax.optimization_barrier((k, queries))
     keys = Extents.of_keys(q, k, scoring, block_k, v)
 
     def of_queries(start: Array, count: int) -> Runs:
-        return Runs.of(_needed(queries.run(start, count), keys, scoring, skip, k.shape[1]))
+        return Runs.of(of_heads(_needed(queries.run(start, count), keys, scoring, skip, k.shape[1])))
 
     def of_keys(start: Array, count: int) -> Runs:
-        return Runs.of(_needed(queries, keys.run(start, count), scoring, skip, k.shape[1]).swapaxes(1, 2))
+        return Runs.of(of_heads(_needed(queries, keys.run(start, count), scoring, skip, k.shape[1])).swapaxes(1, 2))
 
+    of_heads = lambda table: jnp.broadcast_to(table, (q.shape[2], *table.shape[1:]))
     strip = lambda others: max(1, _STRIP // (q.shape[2] * others))
     return _strip_by_strip(of_queries, queries.blocks, strip(keys.blocks)), _strip_by_strip(
         of_keys, keys.blocks, strip(queries.blocks)
@@ -133,21 +143,27 @@ def whole_runs(
     scoring: Scoring,
     block_q: int,
     block_k: int,
-    finite: Bool[Array, "B K S"] | None = None,
 ) -> tuple[Runs, Runs]:
     """Runs of tiles that need no mask, since all slots are filled and every query sees every key, [1, N] and [1, M].
 
     As those of `runs`, they are of key blocks for each query block and of query blocks for each key block. A row may have
-    whole tiles outside its run, where a mask does no harm. With `finite`, a tile that has a key whose value is not finite needs
-    a mask, too.
+    whole tiles outside its run, where a mask does no harm.
     """
+    if _by_slots(scoring):
+        seen, blocks_q, blocks_k = (
+            _seen_offsets(scoring),
+            _sound(scoring.queries, block_q),
+            _sound(scoring.keys, block_k),
+        )
+        return (
+            seen.whole_runs(scoring.queries.position.shape[1], block_q, blocks_q, block_k, blocks_k),
+            seen.turned().whole_runs(scoring.keys.position.shape[1], block_k, blocks_k, block_q, blocks_q),
+        )
     queries, keys = Extents.of_queries(q, scoring, block_q), Extents.of_keys(q, k, scoring, block_k)
     in_all = lambda x, block: x.reshape(*x.shape[:2], -1, block).all((0, 1, 3))
     filled = lambda tokens, block: in_all(tokens.position[:, None] < EMPTY, block)
     some_q = filled(scoring.queries, block_q)
     some_k = filled(scoring.keys, block_k)
-    if finite is not None:
-        some_k = some_k & in_all(pad(finite, block_k), block_k)
     cut = jax.lax.dynamic_slice_in_dim
 
     def of_queries(start: Array, count: int) -> Runs:
@@ -162,6 +178,67 @@ def whole_runs(
     return _strip_by_strip(of_queries, queries.blocks, strip(keys.blocks)), _strip_by_strip(
         of_keys, keys.blocks, strip(queries.blocks)
     )
+
+
+class _SeenOffsets(NamedTuple):
+    """The offsets of slots at which one side sees the other, from each of its own: least and most; None: no limit."""
+
+    least: Int[Array, ""] | None
+    most: Int[Array, ""] | None
+
+    def turned(self) -> "_SeenOffsets":
+        """The same offsets as the other side counts them."""
+        return _SeenOffsets(*(None if x is None else -x for x in (self.most, self.least)))
+
+    def runs(self, own: int, own_block: int, others: int, block: int) -> Runs:
+        """The blocks of the other side that each own one sees, [1, N], by the number of slots on either side."""
+        start = np.arange(0, own, own_block, dtype=np.int32)[None]
+        last = np.minimum(start + own_block, own) - 1
+        low = 0 if self.least is None else jnp.maximum(start + self.least, 0)
+        high = others - 1 if self.most is None else jnp.minimum(last + self.most, others - 1)
+        return self._runs(low // block, jnp.where(low <= high, high // block + 1, 0), start)
+
+    def whole_runs(self, own: int, own_block: int, own_sound: Array, block: int, sound: Array) -> Runs:
+        """The blocks without hidden pairs, of those before the first one on either side that has an empty slot."""
+        start = np.arange(0, own, own_block, dtype=np.int32)[None]
+        low = 0 if self.least is None else jnp.maximum(start + own_block - 1 + self.least, 0)
+        stop = sound if self.most is None else jnp.minimum(sound, (start + self.most + 1) // block)
+        return self._runs(-(-low // block), jnp.where(start // own_block < own_sound, stop, 0), start)
+
+    def _runs(self, first: Array | int, stop: Array, start: np.ndarray) -> Runs:
+        """The runs of the blocks from the first to the last before another."""
+        length = jnp.broadcast_to(jnp.maximum(stop - first, 0), start.shape).astype(jnp.int32)
+        # Constants where all begin at 0.
+        return Runs(
+            jnp.asarray(np.zeros_like(start)) if self.least is None else jnp.where(length > 0, first, 0), length
+        )
+
+
+def _by_slots(scoring: Scoring) -> bool:
+    """Tell whether the slots alone say who sees whom, but for empty ones."""
+    queries, keys, window = scoring.queries, scoring.keys, scoring.mask.window
+    one_document = queries.segment is None or keys.segment is None
+    own = queries.sees_from is not None or queries.sees_to is not None
+    return queries.consecutive and keys.consecutive and one_document and not own and (window or 0) < _FAR
+
+
+def _seen_offsets(scoring: Scoring) -> _SeenOffsets:
+    """The offsets of slots at which queries see keys, where `_by_slots` holds."""
+    ahead = scoring.keys.start - scoring.queries.start
+    ahead = jnp.clip(ahead, -2 * _FAR, 2 * _FAR).astype(jnp.int32)  # no sum of it leaves int32
+    reach = None if scoring.mask.window is None else scoring.mask.window - 1
+    later = 0 if scoring.mask.causal else reach
+    return _SeenOffsets(None if reach is None else -reach - ahead, None if later is None else later - ahead)
+
+
+def _sound(tokens: Tokens, block: int) -> Int[Array, ""]:
+    """The number of blocks before the first one with an empty slot."""
+    return jnp.minimum(first_false(tokens.position < EMPTY), tokens.position.shape[1]) // block
+
+
+def first_false(flags: Bool[Array, "... T"]) -> Int[Array, ""]:
+    """The first slot where a flag is not set; `EMPTY`: there is none."""
+    return jnp.where(flags, EMPTY, np.arange(flags.shape[-1], dtype=np.int32)).min()
 
 
 def _strip_by_strip(of_strip: Callable[[Array, int], Runs], blocks: int, strip: int) -> Runs:
@@ -195,14 +272,16 @@ def pad(x: Array, block: int, value: float = 0) -> Array:
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % block)], constant_values=value)
 
 
-def _needed(queries: Extents, keys: Extents, scoring: Scoring, skip: float | str, total: int) -> Bool[Array, "H N M"]:
+def _weighs(scoring: Scoring, skip: float | str) -> bool:
+    """Tell whether tiles may be left out for what their bias weighs. All keys of a uniform one weigh alike."""
+    return skip != "off" and not isinstance(scoring.bias, Uniform)
+
+
+def _needed(queries: Extents, keys: Extents, scoring: Scoring, skip: float | str, total: int) -> Bool[Array, "#H N M"]:
     """The tiles of these blocks that are needed, where rows have `total` keys in all."""
     seen = possibly_visible(queries, keys)[None]
-    if skip != "off":
-        negligible = _negligible(queries, keys, scoring, skip, total)
-        if negligible is not None:
-            seen = seen & ~negligible
-    return jnp.broadcast_to(seen, (keys.norm.shape[0], *seen.shape[1:]))
+    negligible = _negligible(queries, keys, scoring, skip, total) if _weighs(scoring, skip) else None
+    return seen if negligible is None else seen & ~negligible
 
 
 def _negligible(queries: Extents, keys: Extents, scoring: Scoring, skip: float | str, total: int) -> Array | None:
@@ -214,8 +293,7 @@ def _negligible(queries: Extents, keys: Extents, scoring: Scoring, skip: float |
 
         c + c' + log S + t_i (b_max(tile) - b') < log(share)   for every row i of the tile.
     """
-    # All keys of a uniform bias weigh alike: what is lost is never below 0, and no norm need be computed.
-    bounds = None if isinstance(scoring.bias, Uniform) else _bounds(queries, keys, scoring)
+    bounds = _bounds(queries, keys, scoring)
     if bounds is None:
         return None
     low, high = (jnp.broadcast_to(x, (keys.norm.shape[0], *x.shape[1:])) for x in bounds)

@@ -5,7 +5,7 @@ Everything about tokens comes as arrays with an axis of length one, [1, n] on on
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -219,24 +219,23 @@ class ScoringSums:
         of_queries = [*of_bias, *wanted.temperature, *wanted.query_coordinate]
         return cls(scoring, parameters, of_queries, list(wanted.key_coordinate))
 
-    def cotangent(
-        self, of_queries: Sequence[Float[Array, "B H T"]], of_keys: Sequence[Float[Array, "B H S"]], heads: int
-    ) -> Scoring:
+    def cotangent(self, of_queries: Float[Array, "n B H T"], of_keys: Float[Array, "m B H S"], heads: int) -> Scoring:
         """The cotangent of the scoring: sums over the batch and the rows, where the arrays have no such axes."""
-        rows, columns = _unstacked(of_queries, self.of_queries), _unstacked(of_keys, self.of_keys)
-        parts = Differentiable.of(self.scoring)
-        number, none = sum(self.parameters.sizes), jnp.zeros((heads,), jnp.float32)
+        parts, number = Differentiable.of(self.scoring), sum(self.parameters.sizes)
+        flags, none = self.of_queries[:number], jnp.zeros((heads,), jnp.float32)
         # A bias's parameters have neither batch nor rows: what kernels left for each row is summed here, in float32.
-        table = [none if x is None else x.sum((0, 2)) for x in rows[:number]]
-        d_bias = self.parameters.cotangent(jnp.stack(table, 1), parts.bias) if number else parts.bias
-        d_temperature, d_i = refolded((parts.temperature, parts.query_coordinate), rows[number:])
-        d_j = refolded(parts.key_coordinate, columns)
+        table = _unstacked(of_queries[: sum(flags)].sum((1, 3)), flags)
+        columns = [none if x is None else x for x in table]
+        d_bias = self.parameters.cotangent(jnp.stack(columns, 1), parts.bias) if number else parts.bias
+        rows = _unstacked(of_queries[sum(flags) :], self.of_queries[number:])
+        d_temperature, d_i = refolded((parts.temperature, parts.query_coordinate), rows)
+        d_j = refolded(parts.key_coordinate, _unstacked(of_keys, self.of_keys))
         return Differentiable(d_bias, d_temperature, d_i, d_j).cotangent(self.scoring)
 
 
-def _unstacked(parts: Sequence[Array], flags: list[bool]) -> list[Array | None]:
+def _unstacked(parts: Iterable[Array], flags: list[bool]) -> list[Array | None]:
     """The parts, one for each flag that is set, with None for the others."""
-    rest: Iterator[Array] = iter(parts)
+    rest = iter(parts)
     return [next(rest) if flag else None for flag in flags]
 
 

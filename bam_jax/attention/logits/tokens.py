@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
@@ -58,8 +59,8 @@ class Tokens:
             max(position, prefix - 1) lets all see a prefix. Both are asked of queries alone.
         kinds: kinds of the keys that repeat, which backends may make use of; None: each has a key and a value of its own.
         summary: bounds of the keys of a cache, which backends may make use of; None: who wants them looks at all tokens.
-        consecutive: a promise that position[b, t] = position[0, 0] + t in every slot, but for padding. Kernels then need
-            not look at positions to choose between `strips` and a formula. Slices keep it; other orders must take it back.
+        consecutive: a promise that position[b, t] = start + t in every slot but the empty ones. Nobody then looks at
+            positions to find out which keys are seen, or where strips are right. Slices keep it; other orders must take it back.
     """
 
     position: Int[Array, "#B T"]
@@ -70,3 +71,9 @@ class Tokens:
     kinds: UniqueKeys | None = None
     summary: Summary | None = None
     consecutive: bool = dataclasses.field(default=False, metadata={"static": True})
+
+    @property
+    def start(self) -> Int[Array, ""]:
+        """The position of the first slot, empty or not, of tokens that are consecutive; `EMPTY` without any."""
+        slot = jnp.arange(self.position.shape[1], dtype=jnp.int32)
+        return jnp.where(self.position < EMPTY, self.position - slot, EMPTY).min()

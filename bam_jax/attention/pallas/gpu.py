@@ -8,7 +8,7 @@ A relative bias comes in strips where offsets are those of slots, so that its fo
 
 It is compiled for an H100 and interpreted on a CPU by its tests. On an H100 and an H200 it has parity with every bias and mask,
 and the same bits in each run (docs/accelerator.md). That was before strips, before results were stored in the operands' type
-through shared memory, the output in two halves, and before values that are not finite were marked beside their keys. All this
+through shared memory, the output in two halves, and before values that are not finite were replaced there. All this
 has only been compiled, counted (`benchmarks.gpu_static`) and interpreted; the addresses of strips are emulated.
 Biases of many parameters (T5, FIRE) spill registers in the gradients of the query side: right, and slow.
 """
@@ -18,6 +18,7 @@ import functools
 import math
 import re
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.extend
@@ -90,24 +91,37 @@ def _platform_version() -> str:
 
 
 def forward(
-    q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring, tiling: Tiling
-) -> tuple[Halves, Float[Array, "B H T"]]:
-    """Attend, with the log-normaliser, by the running softmax; see `Backend.forward`."""
+    q: Float[Array, "B T H D"],
+    k: Float[Array, "B S K D"],
+    v: Float[Array, "B S K D"],
+    scoring: Scoring,
+    tiling: Tiling,
+    *,
+    alone: bool = False,
+) -> tuple[Any, Float[Array, "B H T"]]:
+    """Attend, with the log-normaliser, by the running softmax; see `Backend.forward`, and `Backend.alone`."""
     if q.shape[1] == 1:
         out, lse = _one_query(q, k, v, scoring)
-        return Halves.of(out, q.dtype), lse
-    return strips.by_slots(scoring, LOWERED, (Uniform,), functools.partial(tiled_forward, q, k, v, scoring, tiling))
+        return out.astype(q.dtype) if alone else Halves.of(out, q.dtype), lse
+    run = functools.partial(tiled_forward, q, k, v, scoring, tiling, alone=alone)
+    return strips.by_slots(scoring, LOWERED, (Uniform,), run)
+
+
+forward_alone = functools.partial(forward, alone=True)
+"""See `Backend.alone`."""
 
 
 def tiled_forward(
-    q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, shift: Array | None
-) -> tuple[Halves, Array]:
+    q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, shift: Array | None, *, alone: bool = False
+) -> tuple[Any, Array]:
     """`forward` by the kernel, with the bias in strips, or without a shift as a formula."""
     pipeline = TilePipeline.of(q, k, v, scoring, tiling, shift)
-    finish = functools.partial(_forward_finish, q.dtype)
+    halves = [q.dtype] if alone else [q.dtype] * 2
+    finish = functools.partial(_forward_finish, halves)
     kernel = Kernel("forward", _forward_start, _forward_step, finish, _FORWARD_WIDTH)
-    out, (lse,) = pipeline.over_keys(kernel, (pipeline.q,), pipeline.queries, matrices=[q.dtype] * 2, vectors=1)
-    return Halves(*(x[:, : q.shape[1], :, : q.shape[3]] for x in out)), lse[:, :, : q.shape[1]]
+    made, (lse,) = pipeline.over_keys(kernel, (pipeline.q,), pipeline.queries, matrices=halves, vectors=1)
+    out = [x[:, : q.shape[1], :, : q.shape[3]] for x in made]
+    return out[0] if alone else Halves(*out), lse[:, :, : q.shape[1]]
 
 
 def _one_query(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
@@ -203,6 +217,7 @@ def _logits(loaded: LoadedTile, product: Array, sides: Callable) -> tuple[Array,
     shown, raw = lowered(tile.unmasked_logits, scores, loaded.bias, queries, keys)
 
     def hide() -> Array:
+        loaded.mend()
         queries, keys = sides(loaded.columns_again())
         return jnp.where(tile.visible(queries, keys), shown + keys.flaw, HIDDEN)
 
@@ -228,13 +243,15 @@ def _forward_step(loaded: LoadedTile, state: tuple) -> tuple:
     return highest, total * shrink + weights.sum(1), sums
 
 
-def _forward_finish(dtype: jnp.dtype, state: tuple) -> tuple:
+def _forward_finish(halves: list[jnp.dtype], state: tuple) -> tuple:
     top, total, sums = state
     none = total == 0  # false for NaN, which stays
     whole = jnp.where(none, 1.0, total)
     lse = jnp.where(none, HIDDEN, top + jnp.log(whole))
     out = sums * spread(1 / whole, sums.shape)
-    result = out.astype(dtype)
+    result = out.astype(halves[0])
+    if len(halves) == 1:
+        return (result,), (lse,)
     rest = out - result.astype(out.dtype)
     return (result, jnp.where(jnp.abs(rest) < -HIDDEN, rest, 0.0)), (lse,)  # 0 beside a result that is not finite
 

@@ -61,3 +61,12 @@ def row_sum(x: Array) -> Array:
     """Sum each row of a tile, [64, n] -> [64]."""
     # A part may be one number for all of the tile, which has no layout yet.
     return plgpu.layout_cast(x, plgpu.Layout.WGMMA).sum(1)
+
+
+def keep_finite(x: Any) -> None:
+    """Replace by 0 what is not finite in a matrix [n, D] in shared memory, n a multiple of 64, for the tensor cores."""
+    for start in range(0, x.shape[0], TILE_ROWS):
+        rows = x.at[pl.ds(start, TILE_ROWS)]
+        wide = plgpu.load(rows, layout=plgpu.Layout.WGMMA).astype(jnp.float32)
+        rows[...] = jnp.where(jnp.abs(wide) < jnp.inf, wide, 0.0).astype(x.dtype)
+    plgpu.commit_smem()

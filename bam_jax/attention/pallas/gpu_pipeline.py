@@ -17,14 +17,16 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array
 
 from bam_jax.attention.logits import measured_tiles, skipping, tile
-from bam_jax.attention.logits.scoring import Content, Scoring, where_finite
+from bam_jax.attention.logits.scoring import Content, Scoring
 from bam_jax.attention.logits.skipping import Runs, Tiling
+from bam_jax.attention.logits.tokens import EMPTY
 from bam_jax.attention.pallas.gpu_arithmetic import (
     ALONG_COLUMNS,
     ALONG_ROWS,
     TILE_ROWS,
     add_product,
     interpreted_add_product,
+    keep_finite,
     spread,
 )
 from bam_jax.attention.pallas.gpu_strips import PIECES, PairedStrips, strip_bias
@@ -44,6 +46,7 @@ _SWIZZLES = 128, 64, 32
 _STAGES = 2  # Buffers of each operand: tiles are computed from one while the other is filled.
 
 _MEMORY_REGISTERS = 40  # Of a thread that only starts copies; the computing warpgroups share what it gives back.
+_SHORT = 512  # tokens, of which few tiles are negligible: to read all queries and keys for their bounds takes longer
 _INTERPRET: Any = plgpu.InterpretGPUParams()  # How kernels run on a CPU.
 
 
@@ -72,7 +75,9 @@ class LoadedTile:
     columns_again: (
         Callable  # () -> the latter, for a mask, so that a tile without one does not read what only a mask needs
     )
-    whole: Array | bool  # whether every query sees every key
+    # () -> None: replaces values of keys that are not finite, before they are multiplied; a tile without a mask has none
+    mend: Callable
+    whole: Array | bool  # whether every query sees every key, and the values of all keys are finite
     bias: Any  # of this head, its parameters spread, too; or of this tile, from a strip
     content: Content  # what products of queries and keys become
     add_product: Callable  # (total, a, b) -> total + a b, with a in registers and b in shared memory
@@ -90,9 +95,8 @@ class _Inputs(NamedTuple):
     """References to everything that a kernel reads, in global memory."""
 
     table: Any
-    first: Any
-    count: Any
-    whole: Any
+    flawed: Any
+    runs: Any
     held_matrices: tuple
     held_vectors: Any
     other_matrices: tuple
@@ -109,11 +113,12 @@ class TilePipeline:
     v: Array
     queries: tile.Queries
     keys: tile.Keys
-    table: Array  # [H, P], the parameters of the bias
+    table: Array | None  # [H, P], the parameters of the bias; None: it has none
+    flawed: Array  # [1], the first slot with a value that is not finite; `EMPTY`: there is none
     parameters: tile.Parameters
-    runs_of_keys: Runs  # [H, query blocks]
-    runs_of_queries: Runs  # [H, key blocks]
-    whole_runs: tuple[Runs, Runs]  # of keys and of queries, without hidden pairs
+    # [2, 4, H, N]: for each block of queries, and for each of keys, the first block of the other side and their number, of those
+    # that it needs and of those without hidden pairs
+    runs: Array
     block_q: int
     block_k: int
     content: Content
@@ -130,24 +135,26 @@ class TilePipeline:
             raise ValueError(f"tiles on a GPU are multiples of {_HELD} queries and keys, got {block_q} x {block_k}")
         whole = skipping.padded(scoring, block_q, block_k)
         queries, keys = tile.sides(whole)
-        # As `mask_nonfinite`, but keys are not written again: a number beside each is added to its logits before the mask.
-        finite = jnp.isfinite(v)
-        # Without the barrier XLA would read all values once more, for the flags of blocks.
-        sound = jax.lax.optimization_barrier(finite.all(-1)).swapaxes(1, 2)
-        flaw = skipping.pad(jnp.where(sound, jnp.float32(0), jnp.float32(jnp.nan)), block_k)
-        keys = dataclasses.replace(keys, flaw=flaw[:, :, None])
+        # As `mask_nonfinite`, but neither keys nor values are written again: a number beside each key is added to its logits
+        # before the mask, and kernels replace what is not finite where it lies in shared memory. Without the barrier XLA would
+        # read all values once more, for the first of them.
+        flaw = jax.lax.optimization_barrier((v.astype(jnp.float32) * 0).sum(-1).swapaxes(1, 2))  # 0 or NaN
+        keys = dataclasses.replace(keys, flaw=skipping.pad(flaw, block_k)[:, :, None])
         formula = scoring.bias if shift is None else Uniform()
         parameters = tile.Parameters.of(formula)
         return cls(
             pad(q, block_q),
             pad(k, block_k),
-            pad(where_finite(v, finite), block_k),
+            pad(v, block_k),
             queries,
             keys,
-            parameters.table(formula, q.shape[2]),
+            parameters.table(formula, q.shape[2]) if parameters.shapes else None,
+            skipping.first_false(flaw == 0)[None],
             parameters,
-            *skipping.runs(q, k, whole, tiling.skip, block_q, block_k, v),
-            skipping.whole_runs(q, k, whole, block_q, block_k, sound),
+            _stacked(
+                skipping.runs(q, k, whole, _worth_skipping(q, k, tiling), block_q, block_k, v),
+                skipping.whole_runs(q, k, whole, block_q, block_k),
+            ),
             block_q,
             block_k,
             scoring.content(q.shape[-1]),
@@ -156,7 +163,7 @@ class TilePipeline:
 
     def over_keys(
         self, kernel: Kernel, query_matrices: tuple, query_vectors: Any, *, matrices: Sequence[Any], vectors: int
-    ) -> tuple[list[Array], list[Array]]:
+    ) -> tuple[list[Array], Array]:
         """Run a kernel that holds queries and walks over the keys that they need.
 
         Args:
@@ -165,26 +172,24 @@ class TilePipeline:
             vectors: how many it makes.
 
         Returns:
-            Matrices [B, T, H, D], and vectors [B, H, T] in float32.
+            Matrices [B, T, H, D], and vectors [n, B, H, T] in float32.
         """
         stationary = _Side(query_matrices, query_vectors, self.block_q)
         streamed = _Side((self.k, self.v), self.keys, self.block_k)
-        runs = self.runs_of_keys, self.whole_runs[0]
-        return _Walk(self, kernel, stationary, streamed, *runs, matrices, vectors).run()
+        return _Walk(self, kernel, stationary, streamed, matrices, vectors).run()
 
     def over_queries(
         self, kernel: Kernel, query_matrices: tuple, query_vectors: Any, *, matrices: Sequence[Any], vectors: int
-    ) -> tuple[list[Array], list[Array]]:
+    ) -> tuple[list[Array], Array]:
         """Run a kernel that holds keys, for each query head, and walks over the queries that need them; see `over_keys`.
 
         Returns:
-            Matrices [B, S, H, D] and vectors [B, H, S], still to be summed over the query heads of a key head: threads of
+            Matrices [B, S, H, D] and vectors [n, B, H, S], still to be summed over the query heads of a key head: threads of
             several blocks would otherwise have to add to the same numbers.
         """
         stationary = _Side((self.k, self.v), self.keys, self.block_k)
         streamed = _Side(query_matrices, query_vectors, self.block_q)
-        runs = self.runs_of_queries, self.whole_runs[1]
-        return _Walk(self, kernel, stationary, streamed, *runs, matrices, vectors).run()
+        return _Walk(self, kernel, stationary, streamed, matrices, vectors).run()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,20 +200,15 @@ class _Walk:
     kernel: Kernel
     stationary: _Side  # the side that stays, and the side that passes by
     streamed: _Side
-    runs: Runs  # of blocks of the streamed side, for each stationary one
-    whole: Runs  # of those without hidden pairs
     matrices: Sequence[Any]  # the types of those that the kernel makes
     vectors: int  # how many it makes
 
-    def run(self) -> tuple[list[Array], list[Array]]:
+    def run(self) -> tuple[list[Array], Array]:
         """The kernel's matrices and vectors."""
-        # A block is several tiles: runs of blocks become runs of tiles.
-        first, count, *whole = (x * (self.streamed.block // self.kernel.width) for x in (*self.runs, *self.whole))
         inputs = _Inputs(
             self.tiles.table,
-            first,
-            count,
-            whole,
+            self.tiles.flawed,
+            self.tiles.runs,
             self.stationary.matrices,
             self.stationary.vectors,
             self.streamed.matrices,
@@ -227,10 +227,11 @@ class _Walk:
 
         (batch, _, heads, width), length = self.tiles.q.shape, self.stationary.matrices[0].shape[1]
         matrices = [jax.ShapeDtypeStruct((batch, length, heads, width), dtype) for dtype in self.matrices]
-        vector = jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)
+        # All vectors are one array, which is summed in one pass.
+        vectors = [jax.ShapeDtypeStruct((self.vectors, batch, heads, length), jnp.float32)] if self.vectors else []
         run = plgpu.kernel(
             body,
-            out_type=typed(matrices + [vector] * self.vectors, self.stationary.matrices[0]),
+            out_type=typed(matrices + vectors, self.stationary.matrices[0]),
             scratch_types=[
                 [
                     plgpu.SMEM((_COMPUTING, TILE_ROWS, width), self.tiles.q.dtype, transforms=self._swizzled)
@@ -250,7 +251,8 @@ class _Walk:
         )
         with jax.enable_x64(False):  # The pipeline's counters are int32 whatever the user's default.
             results = run(*leaves)
-        return results[: len(matrices)], results[len(matrices) :]
+        *made, sums = results if vectors else [*results, jnp.zeros((0, batch, heads, length), jnp.float32)]
+        return made, sums
 
     @property
     def _swizzled(self) -> tuple:
@@ -284,11 +286,12 @@ class _Walk:
         tokens = pl.ds(n * _HELD + group * TILE_ROWS, TILE_ROWS)
         block = n // (self.stationary.block // _HELD)
         shape = (TILE_ROWS, self.kernel.width)
-        start, steps = inputs.first[h, block], inputs.count[h, block]
-        whole_start, whole_steps = (x[0, block] for x in inputs.whole)
-        formula = self.tiles.parameters.bias(
-            [jnp.full(shape, inputs.table[h, p]) for p in range(inputs.table.shape[1])]
-        )
+        side, tiles = int(self._holds_keys), self.streamed.block // self.kernel.width  # in a block
+        start, steps, whole_start, whole_steps = (inputs.runs[side, part, h, block] * tiles for part in range(4))
+        numbers = 0 if inputs.table is None else inputs.table.shape[1]
+        formula = self.tiles.parameters.bias([jnp.full(shape, inputs.table[h, p]) for p in range(numbers)])
+        first_flawed = inputs.flawed[0]
+        flawed = first_flawed < EMPTY
         mine = [memory.at[group] for memory in held_memory]
         matrix, vector = (functools.partial(take, b=b, h=h) for take in (self._matrix, self._vector))
 
@@ -300,6 +303,8 @@ class _Walk:
             load = lambda x: plgpu.load(vector(x).at[tokens], layout=ALONG_ROWS, optimized=False)
             along_rows = jax.tree.map(load, inputs.held_vectors)
             plgpu.barrier_wait(landed.at[group])
+            if self._holds_keys:
+                pl.when(flawed)(functools.partial(keep_finite, mine[-1]))
             _, state = loop((along_rows, self.kernel.start(self.tiles.q.shape[3])))
             self._store(state, mine, outputs, b, h, tokens)
 
@@ -310,8 +315,15 @@ class _Walk:
             rows = jax.tree.map(lambda x: spread(x, shape), along_rows)
             bias = formula if self._strips is None else of_strips(strips)
             beyond = start + at[0] - whole_start
-            whole = (beyond >= 0) & (beyond < whole_steps)
-            loaded = LoadedTile(tuple(mine), matrices, rows, read(), read, whole, bias, self.tiles.content, add)
+            end = (n + 1) * _HELD if self._holds_keys else (start + at[0] + 1) * self.kernel.width  # of the tile's keys
+            whole = (beyond >= 0) & (beyond < whole_steps) & (end <= first_flawed)
+
+            def mend() -> None:
+                if not self._holds_keys:  # which were mended before the first tile
+                    # Each warpgroup replaces all of them, for itself. What the other one may be reading stays what it is.
+                    pl.when(flawed)(functools.partial(keep_finite, matrices[-1]))
+
+            loaded = LoadedTile(tuple(mine), matrices, rows, read(), read, mend, whole, bias, self.tiles.content, add)
             return along_rows, self.kernel.step(loaded, state)
 
         # The memory warpgroup fills a buffer again when both computing ones have left it, and these wait until it is full.
@@ -355,8 +367,8 @@ class _Walk:
         """
         matrices, vectors = self.kernel.finish(state)
         count = len(self.matrices)
-        for target, x in zip(outputs[count:], vectors, strict=True):
-            target[b, h, tokens] = x
+        for n, x in enumerate(vectors):
+            outputs[count][n, b, h, tokens] = x
         for some in itertools.batched(zip(outputs[:count], matrices, strict=True), len(mine)):
             leaving = []
             for (target, x), memory in zip(some, mine, strict=False):
@@ -387,6 +399,18 @@ class _Walk:
     def _indices(self, ref: Any, head_axis: int, b: Array, h: Array) -> tuple:
         """Where an array that all of a batch, or several query heads, may share has its part for one of them."""
         return b if ref.shape[0] > 1 else 0, h // (self.tiles.q.shape[2] // ref.shape[head_axis])
+
+
+def _stacked(needed: tuple[Runs, Runs], whole: tuple[Runs, Runs]) -> Array:
+    """The runs of both sides as one array: XLA would start a kernel for each."""
+    longest = max(runs.first.shape[1] for runs in needed)
+    sides = [jnp.stack(jnp.broadcast_arrays(*ours, *theirs)) for ours, theirs in zip(needed, whole, strict=True)]
+    return jnp.stack([jnp.pad(x, ((0, 0), (0, 0), (0, longest - x.shape[2]))) for x in sides])
+
+
+def _worth_skipping(q: Array, k: Array, tiling: Tiling) -> float | str:
+    """The share of mass that negligible tiles may hold together; see `Tiling.skip`."""
+    return "off" if tiling.skip == "exact" and max(q.shape[1], k.shape[1]) <= _SHORT else tiling.skip
 
 
 def pad(x: Array, block: int) -> Array:

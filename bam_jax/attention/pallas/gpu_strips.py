@@ -46,13 +46,15 @@ class PairedStrips(StripTable):
 
     def array(self, columns: Sequence[int]) -> Float[Array, "H G*R piece"]:
         """The strips of the bias and behind each those of its slopes in some numbers of its table of parameters, in `PIECES`."""
-        of_parts = [self.strips(self.bias), *map(self.cut, self._slopes(columns))]
-        strips = jnp.stack(of_parts, 2)  # [H, G, parts, n]
+        slot = np.arange(2 * self.piece, dtype=np.int32)
+        place = np.minimum(slot + np.asarray([[0], [1]], np.int32), self.used - 1)  # in either copy
         # Offsets fall from column to column where keys lie in the rows.
-        strips = strips[..., ::-1] if self.keys_in_rows else strips
-        copy = 2 * self.piece
-        copies = [jnp.pad(x, [(0, 0)] * 3 + [(0, copy - x.shape[3])]) for x in (strips, strips[..., 1:])]
-        return jnp.stack(copies, 3).reshape(self.heads, -1, self.piece)
+        place = self.used - 1 - place if self.keys_in_rows else place
+        # Looked up, and not cut and copied: XLA makes all strips, with their values, in one kernel.
+        at = place + self.step * jnp.arange(self.count, dtype=jnp.int32)[:, None, None]
+        look_up = lambda x: x.at[:, at].get(mode="promise_in_bounds")
+        strips = jnp.stack([look_up(x) for x in (self.values(self.bias), *self._slopes(columns))], 2)
+        return jnp.broadcast_to(strips, (self.heads, *strips.shape[1:])).reshape(self.heads, -1, self.piece)
 
     def _slopes(self, columns: Sequence[int]) -> list[Float[Array, "#H O"]]:
         """The derivatives of the bias at all offsets in some numbers of each head."""

@@ -75,7 +75,7 @@ def slot_shift(scoring: Scoring) -> tuple[bool | Bool[Array, ""], Int[Array, ""]
     """
     queries, keys = scoring.queries, scoring.keys
     if queries.consecutive and keys.consecutive:
-        return True, (keys.position[0, 0] - queries.position[0, 0]).astype(jnp.int32)
+        return True, (keys.start - queries.start).astype(jnp.int32)
 
     def extent(tokens: Tokens) -> tuple[Array, Array]:
         """By how much positions are ahead of their slots in each row of the batch, at least and at most."""

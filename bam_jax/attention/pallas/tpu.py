@@ -51,23 +51,40 @@ def fits(q: Float[Array, "B T H D"], scoring: Scoring) -> bool | Bool[Array, ""]
 
 
 def forward(
-    q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring, tiling: Tiling
+    q: Float[Array, "B T H D"],
+    k: Float[Array, "B S K D"],
+    v: Float[Array, "B S K D"],
+    scoring: Scoring,
+    tiling: Tiling,
+    *,
+    alone: bool = False,
 ) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
-    """Attend, with the log-normaliser, by the running softmax; see `Backend.forward`."""
+    """Attend, with the log-normaliser, by the running softmax; see `Backend.forward`, and `Backend.alone`."""
     if q.shape[1] == 1:
         return decode(q, k, v, scoring, tiling)
-    run = functools.partial(tiled_forward, q, k, v, scoring, tiling)
+    run = functools.partial(tiled_forward, q, k, v, scoring, tiling, alone=alone)
     return strips.by_slots(scoring, tile.LOWERED, _CHEAP, run)
 
 
+forward_alone = functools.partial(forward, alone=True)
+"""See `Backend.alone`."""
+
+
 def tiled_forward(
-    q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, shift: Array | None
+    q: Array,
+    k: Array,
+    v: Array,
+    scoring: Scoring,
+    tiling: Tiling,
+    shift: Array | None,
+    *,
+    alone: bool = False,
 ) -> tuple[Array, Array]:
     """`forward` of several queries, with the bias in strips, or without a shift as a formula."""
     grid = TileGrid.of(q, *mask_nonfinite(k, v), scoring, tiling, shift)
-    # The output leaves in float32: delta comes of it, and where one key has nearly all the weight, a prior's gradient is
-    # smaller than what rounding to two bytes loses.
-    outputs = jax.ShapeDtypeStruct(grid.q.shape, jnp.float32), grid.per_query(1)
+    # For gradients the output leaves in float32: delta comes of it, and where one key has nearly all the weight, a prior's
+    # gradient is smaller than what rounding to two bytes loses.
+    outputs = jax.ShapeDtypeStruct(grid.q.shape, q.dtype if alone else jnp.float32), grid.per_query(1)
     scratch = [(count, grid.block_q) for count in (1, 1, q.shape[-1])]  # maximum, total, weighted values
     out, lse = grid.over_keys(forward_kernel, grid.q, outputs, scratch)
     return sequence_second(out, q.shape[1]), lse[:, :, 0, : q.shape[1]]
@@ -107,11 +124,11 @@ def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Ar
         (_like(grid.k), _like(grid.v), grid.per_key(sum(sums.of_keys))),
         [(q.shape[-1], grid.block_k)] * 2,
     )
-    d_scoring = sums.cotangent(_unstack(d_query), _unstack(d_key), q.shape[2])
+    d_scoring = sums.cotangent(_sums_first(d_query, q), _sums_first(d_key, k), q.shape[2])
     if grid.strips is not None:
         d_bias = jax.tree.map(jnp.zeros_like, bias) if d_strips is None else grid.strips.cotangent(d_strips.sum(0))
         number = len(jax.tree.leaves(mixed))
-        parts = [None] * number if d_weights is None else _unstack(d_weights)[:number]
+        parts = [None] * number if d_weights is None else [*_sums_first(d_weights, q)][:number]
         d_mixed = tile.refolded(mixed, list[Array | None](parts))
         d_queries = dataclasses.replace(d_scoring.queries, coordinate=d_mixed)
         d_scoring = dataclasses.replace(d_scoring, bias=d_bias, queries=d_queries)
@@ -123,6 +140,7 @@ def _like(x: Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype)
 
 
-def _unstack(sums: Array | None) -> list[Array]:
-    """[B, H, n, T] -> n arrays [B, H, T]."""
-    return [] if sums is None else [sums[:, :, n] for n in range(sums.shape[2])]
+def _sums_first(sums: Array | None, like: Array) -> Array:
+    """[B, H, n, T] -> [n, B, H, T]; none of none."""
+    batch, length, heads, _ = like.shape
+    return jnp.zeros((0, batch, heads, length), jnp.float32) if sums is None else jnp.moveaxis(sums, 2, 0)

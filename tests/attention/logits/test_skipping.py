@@ -230,24 +230,66 @@ def test_strips_of_tiles_are_the_whole_table(strip, monkeypatch, rng):
 @pytest.mark.parametrize("strip", [1, 2**20])
 @pytest.mark.parametrize("mask", [Mask(), Mask(window=26), Mask(causal=False)])
 def test_runs_of_tiles_without_a_hidden_pair(mask, strip, monkeypatch, rng):
-    """The first run of each row and column of tiles: two documents, an empty slot and a value that is NaN in one of two rows."""
+    """The first run of each row and column of tiles: two documents, and an empty slot in one of two rows."""
     monkeypatch.setattr(skipping, "_STRIP", strip)
     position = np.stack([np.arange(T), np.arange(T) - 1])
     position[1, 0] = EMPTY
     tokens = Tokens(jnp.asarray(position, jnp.int32), jnp.asarray(1 + (np.arange(T) >= [[40], [40]]), jnp.int32))
     scoring = Scoring(biases.Uniform(), tokens, tokens, mask=mask)
     q, k = normals(rng, *[(B, T, H, D)] * 2)
-    finite = np.ones((B, H, T), bool)
-    finite[1, 1, 21] = False
     in_tiles = lambda seen: np.asarray(seen.all(0)).reshape(6, 8, 6, 8).all((1, 3))
     seen = visible(tokens, tokens, mask)
-    whole = in_tiles(seen & finite.all(1)[:, None])
-    assert 0 < whole.sum() < in_tiles(seen).sum()
-    both = skipping.whole_runs(q, k, scoring, 8, 8, jnp.asarray(finite))
+    whole = in_tiles(seen)
+    assert 0 < whole.sum() < 21
+    both = skipping.whole_runs(q, k, scoring, 8, 8)
     for made, table in zip(both, (whole, whole.T), strict=True):
         for row, first, length in zip(table, made.first[0], made.length[0], strict=True):
             expected = [*itertools.takewhile(lambda m: row[m], range(int(row.argmax()), 6))]  # noqa: B023
             assert [*range(first, first + length)] == expected
+
+
+@pytest.mark.parametrize("mask", [Mask(), Mask(window=13), Mask(causal=False), Mask(causal=False, window=9)])
+@pytest.mark.parametrize(
+    ("queries", "keys", "start"), [(48, 48, 0), (30, 50, 20), (30, 50, 3), (20, 41, 60), (20, 41, -30), (1, 41, 40)]
+)
+def test_runs_of_slots_are_those_of_positions(mask, queries, keys, start, rng):
+    """Tokens that promise to be consecutive: as many queries and keys, with queries so many slots behind the first key."""
+    block_q, block_k = 8, 12
+    q, k = normals(rng, (B, queries, H, D), (B, keys, H, D))
+
+    def both(consecutive):
+        tokens = lambda first, length: Tokens(100 + first + jnp.arange(length)[None], consecutive=consecutive)
+        scoring = Scoring(biases.Uniform(), tokens(start, queries), tokens(0, keys), mask=mask)
+        whole = skipping.padded(scoring, block_q, block_k)
+        runs = skipping.runs(q, k, whole, "off", block_q, block_k)
+        return *runs, *skipping.whole_runs(q, k, whole, block_q, block_k)
+
+    for made, expected in zip(both(True), both(False), strict=True):
+        assert made.length.dtype == made.first.dtype == jnp.int32
+        np.testing.assert_array_equal(made.length, expected.length, strict=True)
+        some = expected.length > 0
+        np.testing.assert_array_equal(made.first[some], expected.first[some])
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("mask", [Mask(), Mask(causal=False), Mask(window=13)])
+def test_runs_of_slots_heed_empty_ones(mask, wide, rng):
+    """One row begins with empty slots, one ends with them and one has nothing else: needed are at least the tiles with a pair."""
+    position = np.arange(T) + 5
+    filled = np.stack([np.arange(T) >= 3, np.arange(T) < 40, np.zeros(T, bool)])
+    q, k = normals(rng, *[(3, T, H, D)] * 2)
+    with jax.enable_x64(wide):
+        tokens = Tokens(jnp.asarray(np.where(filled, position, EMPTY)), consecutive=True)
+        scoring = Scoring(biases.Uniform(), tokens, tokens, mask=mask)
+        both = skipping.runs(q, k, scoring, "off", 8, 8)[0], skipping.whole_runs(q, k, scoring, 8, 8)[0]
+        runs, whole = jax.tree.map(np.asarray, both)
+        seen = np.asarray(visible(tokens, tokens, mask)).reshape(3, 6, 8, 6, 8)
+        assert int(tokens.start) == 5
+    assert runs.length.dtype == whole.length.dtype == np.int32
+    walked = lambda runs, n: (np.arange(6) >= runs.first[0, n]) & (np.arange(6) < runs.first[0, n] + runs.length[0, n])
+    for n in range(6):
+        assert (walked(runs, n) >= seen.any((0, 2, 4))[n]).all()
+        assert (walked(whole, n) <= seen.all((0, 2, 4))[n]).all()
 
 
 def test_bounds_leave_no_near_key_out_far_from_the_first_query(rng):
