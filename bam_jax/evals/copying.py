@@ -2,21 +2,17 @@
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NotRequired
 
-import jax
 import numpy as np
-import optax
-from flax import nnx
-from jaxtyping import Array
 
 from bam_jax.config import Config
 from bam_jax.data.tasks.passkey import DIGITS, usual
 from bam_jax.evals import passkey, schema
 from bam_jax.evals.base import TaskEvaluation, option, prompt_seed
-from bam_jax.evals.plan import Plan, Results, SampleRange, Trained, Wanted, hash_tokens, rows_within
+from bam_jax.evals.likelihood import Request, score
+from bam_jax.evals.plan import Plan, Results, SampleRange, Trained, Wanted, hash_tokens
 from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Count, Finite, Line, Loss, Natural
@@ -121,23 +117,9 @@ def keys(
 def measure(decoder: transformer.Decoder, todo: Sequence[SampleRange], *, make: Any, memory: float) -> Results:
     for samples in sorted(todo):
         made = [make(samples.length, number) for number in range(samples.first, samples.stop)]
-        size = min(2 * samples.n, rows_within(memory, samples.length, decoder.config))
-        rows, read = [row for *pair, _ in made for row in pair], made[0][-1]
-        losses = np.concatenate([_losses(decoder, batch, size, read) for batch in itertools.batched(rows, size)])
+        requests = [Request(row[:-read], row[-read:]) for *pair, read in made for row in pair]
+        found = score(decoder, requests, budget=samples.length - 1, memory=memory)
+        losses = np.array([-nats / len(asked.continuation) for (nats, _), asked in zip(found, requests, strict=True)])
         copied, without = losses[::2].mean(), losses[1::2].mean()
         result = {"value": float(without - copied), "with_copy": float(copied), "without": float(without)}
         yield samples, result | {"unit": "gain in nats a token"}
-
-
-def _losses(decoder: nnx.Module, rows: Sequence[np.ndarray], size: int, read: int) -> np.ndarray:
-    """The mean loss of each row's last tokens, [rows], all of one length; at most `size` rows, as are computed at once."""
-    tokens = np.stack(rows).astype(np.int32)
-    tokens = np.pad(tokens, ((0, size - len(rows)), (0, 0)))
-    losses = np.asarray(_nll(*nnx.split(decoder), tokens, read=read), np.float64)
-    return losses[: len(rows)].mean(axis=1)
-
-
-@functools.partial(jax.jit, static_argnums=0, static_argnames="read")
-def _nll(graph: nnx.GraphDef, state: nnx.State, tokens: Array, *, read: int) -> Array:
-    logits, _ = nnx.merge(graph, state)(tokens[:, :-1], read=read)
-    return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, -read:])

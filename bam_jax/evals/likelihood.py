@@ -129,6 +129,20 @@ class _Row:
             targets[here], owner[here] = continuation, number
 
 
+@functools.partial(jax.jit, static_argnums=0, static_argnames="read")
+def most_likely(
+    graph: nnx.GraphDef,
+    state: nnx.State,
+    tokens: Int[Array, "B T"],
+    position: Int[Array, "#B T"] | None = None,
+    *,
+    read: int,
+) -> Int[Array, "B read"]:
+    """The most likely token after each of the last ones."""
+    logits, _ = nnx.merge(graph, state)(tokens, position=position, read=read)
+    return jnp.argmax(logits, axis=-1)
+
+
 def _power(number: int) -> int:
     """The least power of two that is not less."""
     return 1 << max(0, number - 1).bit_length()

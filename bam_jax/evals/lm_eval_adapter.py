@@ -15,27 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import jax.numpy as jnp
 import lm_eval.tasks
 import numpy as np
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.task import ConfigurableTask
-from lm_eval.defaults import DEFAULT_MAX_GEN_TOKS
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from bam_jax.data.tasks import benchmarks
 from bam_jax.data.tokenizers import Tokenizer
-from bam_jax.evals.likelihood import Request, batches, middle, score
-from bam_jax.evals.plan import rows_within
-from bam_jax.models import generate
+from bam_jax.evals.likelihood import Request, score
 from bam_jax.models.transformer import Decoder
-from bam_jax.system.errors import UserError
 
 FOLDERS = ("arc", "hellaswag", "longbench2", "mmlu/default", "wikitext")
 """Of lm_eval's tasks: looking through all of them takes seconds."""
-
-CHUNK = 1024
-"""Tokens of a prompt that are read at once before something is written."""
 
 
 class Adapter(TemplateLM):
@@ -92,56 +84,7 @@ class Adapter(TemplateLM):
         return [sum(nats for nats, _ in scores[end - count : end]) for end, count in zip(ends, counts, strict=True)]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[str]:
-        """Of requests (context, options) the text that greedy decoding writes before the first string that stops it."""
-        written = [""] * len(requests)
-        groups: dict[int, list[int]] = {}
-        for number, (_, options) in enumerate(request.args for request in requests):
-            groups.setdefault(_steps(options, self._budget), []).append(number)
-        for steps, numbers in groups.items():
-            prompts = []
-            for number in numbers:
-                ids = np.array(self.tok_encode(requests[number].args[0]) or [self.eot_token_id], np.int32)
-                self.cut += len(ids) > self._budget - steps
-                prompts.append(middle(ids, self._budget - steps))
-            for number, found in zip(numbers, self._write(prompts, steps), strict=True):
-                written[number] = stopped(found, self._tokens, requests[number].args[1]["until"])
-        return written
-
-    def _write(self, prompts: Sequence[np.ndarray], steps: int) -> list[list[int]]:
-        found: list[list[int]] = [[]] * len(prompts)
-        rows_of = lambda length: rows_within(self._memory, length + steps, self._decoder.config, cached=True)
-        for length, group in batches([*map(len, prompts)], self._budget - steps, rows_of):
-            for batch, size in group:
-                tokens, lengths = np.zeros((size, length), np.int32), np.ones(size, np.int32)
-                for row, number in enumerate(batch):
-                    lengths[row] = len(prompts[number])
-                    tokens[row, length - lengths[row] :] = prompts[number]
-                ids = generate.greedy(
-                    self._decoder, jnp.asarray(tokens), steps, lengths=jnp.asarray(lengths), chunk=CHUNK
-                )
-                for number, row_ids in zip(batch, ids[: len(batch)].tolist(), strict=True):
-                    found[number] = row_ids
-        return found
-
-
-def stopped(ids: Sequence[int], tokenizer: Tokenizer, until: str | Sequence[str]) -> str:
-    """The text of written ids, up to the end of the document or the first string that stops it."""
-    ids = list(ids)
-    end = ids.index(tokenizer.eos) if tokenizer.eos in ids else len(ids)
-    text = tokenizer.decode(np.array(ids[:end], np.int32))
-    stops = [until] if isinstance(until, str) else until
-    places = [text.find(stop) for stop in stops if stop]
-    return text[: min((place for place in places if place >= 0), default=len(text))]
-
-
-def _steps(options: Mapping[str, Any], budget: int) -> int:
-    """The number of tokens to write."""
-    given = {"do_sample": False, "temperature": 0.0, "max_gen_toks": DEFAULT_MAX_GEN_TOKS, **options}
-    if given["do_sample"] or given["temperature"]:
-        raise UserError("the task draws its answers at random (do_sample), and here is greedy decoding only")
-    if not 0 < given["max_gen_toks"] < budget:
-        raise UserError(f"{given['max_gen_toks']} tokens to write do not fit into {budget}; give more with --lengths")
-    return given["max_gen_toks"]
+        raise NotImplementedError  # No task of `benchmarks.TASKS` writes.
 
 
 class Local(ConfigurableTask):

@@ -9,17 +9,14 @@ Source: BAM, passkey retrieval, after Mohtashami & Jaggi 2023.
 
 import collections
 import dataclasses
-import functools
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NotRequired
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array
 from msgspec import Meta
 
 from bam_jax.attention import EMPTY
@@ -29,6 +26,7 @@ from bam_jax.data.tasks.passkey import DIGITS
 from bam_jax.data.tokenizers import CharTokenizer, Tokenizer
 from bam_jax.evals import schema
 from bam_jax.evals.base import Evaluation, Place, option, prompt_seed
+from bam_jax.evals.likelihood import most_likely
 from bam_jax.evals.plan import Plan, Results, SampleRange, Trained, hash_tokens, rows_within
 from bam_jax.models import generate, transformer
 from bam_jax.models.counts import parameter_count
@@ -167,7 +165,7 @@ def correct(decoder: nnx.Module, samples: Sequence[Sample], *, slots: int, rows:
     pad = slots + FORCED - tokens.shape[1]
     position = np.pad(np.arange(tokens.shape[1], dtype=np.int32), (pad, 0), constant_values=EMPTY)
     tokens = np.pad(tokens, ((0, rows - len(samples)), (pad, 0)))
-    found = _most_likely(*nnx.split(decoder), tokens, position[None])
+    found = most_likely(*nnx.split(decoder), tokens, position[None], read=DIGITS)
     return np.asarray(found)[: len(samples)] == answers
 
 
@@ -239,9 +237,3 @@ def _results(asked: Sequence[tuple[SampleRange, int]], rows: int, answers: Itera
 
 def _rng(seed: int, length: int, depth: float, trial: int) -> np.random.Generator:
     return np.random.default_rng([seed, length, round(depth * 10**6), trial, _STREAM])
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _most_likely(graph: nnx.GraphDef, state: nnx.State, tokens: Array, position: Array) -> Array:
-    logits, _ = nnx.merge(graph, state)(tokens, position=position, read=DIGITS)
-    return jnp.argmax(logits, axis=-1)

@@ -6,16 +6,14 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array
 
 from bam_jax.config import Config
 from bam_jax.data.tasks.synthetic import ASKED, SYNTHETIC, SyntheticTask
 from bam_jax.evals import schema
 from bam_jax.evals.base import TaskEvaluation, option, prompt_seed
+from bam_jax.evals.likelihood import most_likely
 from bam_jax.evals.plan import Plan, Results, SampleRange, Trained, Wanted, rows_within
 from bam_jax.models import transformer
 from bam_jax.system.fields import Count, Line, Natural, Share
@@ -95,12 +93,6 @@ def correct(decoder: nnx.Module, rows: np.ndarray, answers: np.ndarray, *, size:
         answers: [answers] their places, counted from the end of a row, ascending.
     """
     tokens = np.pad(rows[:, :-1], ((0, size - len(rows)), (0, 0)))
-    best = _most_likely(*nnx.split(decoder), tokens, read=-int(answers[0]))
+    best = most_likely(*nnx.split(decoder), tokens, read=-int(answers[0]))
     # The last logits tell the last token, so places counted from the end are the same in both.
     return np.asarray(best)[: len(rows), answers] == rows[:, answers]
-
-
-@functools.partial(jax.jit, static_argnums=0, static_argnames="read")
-def _most_likely(graph: nnx.GraphDef, state: nnx.State, tokens: Array, *, read: int) -> Array:
-    logits, _ = nnx.merge(graph, state)(tokens, read=read)
-    return jnp.argmax(logits, axis=-1)

@@ -8,7 +8,8 @@ from typing import Any, Literal, NotRequired, TypedDict
 from bam_jax.evals.records import RESULTS
 from bam_jax.system import jsonl, typed_json
 from bam_jax.system.errors import UserError
-from bam_jax.system.fields import Count, Finite, Line, Natural, Seconds
+from bam_jax.system.fields import Count, Finite, Line, Seconds
+from bam_jax.system.machine import Machine
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,21 +49,6 @@ def merge(benchmarks: Sequence[Benchmark]) -> list[Benchmark]:
         cells = made[each.name].cells if each.name in made else ()
         made[each.name] = dataclasses.replace(each, cells=tuple(dict.fromkeys((*cells, *each.cells))))
     return list(made.values())
-
-
-class Versions(TypedDict):
-    """The versions of packages; others may be there as well."""
-
-    jax: Line
-
-
-class Machine(TypedDict):
-    """The machine, on which a time depends."""
-
-    device: Line
-    processor: Line
-    cores: Natural
-    versions: Versions
 
 
 class SpeedRecord(TypedDict):

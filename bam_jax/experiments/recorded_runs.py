@@ -26,6 +26,7 @@ from bam_jax.system import files, jsonl, lock, regular, typed_json
 from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
 from bam_jax.system.fields import Finite, Line, Name, Natural, Seconds
+from bam_jax.system.machine import Machine
 from bam_jax.training import checkpoint
 from bam_jax.training.metrics import read_metrics
 
@@ -58,15 +59,6 @@ CELL: dict[str, type] = {
     "commit": str,
 }
 """Columns of a cell. Two more are JSON: `overrides`, and `details` with all other fields, such as those that are null."""
-
-
-class Machine(TypedDict):
-    """The machine on which a run was trained, as `system.machine` describes it."""
-
-    device: Line
-    processor: Line
-    cores: Natural | None
-    versions: dict[str, Line]
 
 
 class Source(TypedDict):

@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     if given.read is not None:
         print(f"compiling the reading of {given.read:,} tokens ...", file=sys.stderr, flush=True)
         found = reading.Reading.of(config, vocab, mesh, given.read).record(where)
-        print(json.dumps(found, indent=1) if given.json else reading.to_text(found))
+        print(json.dumps(found, indent=1) if given.json else report.to_text(found))
         return 0 if found["fits"] else 1
 
     def compiled(config: Config) -> dict[str, Any]:

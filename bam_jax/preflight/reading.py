@@ -12,7 +12,7 @@ from bam_jax.config import Config
 from bam_jax.models import generate, per_device, transformer
 from bam_jax.parallel import sharding
 from bam_jax.preflight.chips import Slice
-from bam_jax.preflight.report import fits, gigabytes
+from bam_jax.preflight.report import fits
 from bam_jax.preflight.step import compiled, held
 from bam_jax.training.step import with_shardings
 
@@ -68,24 +68,3 @@ class Reading:
             "memory": None if where.chip is None else where.chip.memory,
             "fits": fits(made, where),
         }
-
-
-def to_text(found: dict[str, Any]) -> str:
-    """Write a record as lines to read."""
-    made = found["compiled"]
-    mesh = " ".join(f"{axis}={count}" for axis, count in found["mesh"].items())
-    lines = [
-        f"{found['topology']}: {found['devices']} devices, mesh {mesh}",
-        f"a cache for {found['tokens']:,} tokens, read in chunks of {found['chunk']:,}",
-        "",
-        "one device",
-        *(f"  {kind:32}{gigabytes(count):>12}" for kind, count in found["bytes"].items()),
-    ]
-    if made["refused"]:
-        return "\n".join([*lines, "", f"it does not fit: {made['refused']}", f"compiled in {made['seconds']:.0f} s"])
-    about = {"arguments": "both, as laid out", "temporaries": "temporaries", "program": "the program"}
-    lines += [f"  {text:32}{gigabytes(made[kind]):>12}" for kind, text in about.items()]
-    if found["memory"] is not None:
-        share = f"{gigabytes(made['total'])} of {gigabytes(found['memory'])}, {made['total'] / found['memory']:.0%}"
-        lines += ["", f"{'it fits' if found['fits'] else 'it does not fit'}: {share}"]
-    return "\n".join([*lines, f"compiled in {made['seconds']:.0f} s"])

@@ -42,42 +42,42 @@ def fits(made: Compiled, where: Slice) -> bool:
 
 
 def to_text(found: dict[str, Any]) -> str:
-    """Write a record as lines to read."""
+    """Write a record of a step, or of a `Reading`, as lines to read."""
     mesh = " ".join(f"{axis}={count}" for axis, count in found["mesh"].items())
-    made, work = found["compiled"], found["work"]
-    lines = [
-        f"{found['topology']}: {found['devices']} devices, mesh {mesh}",
-        f"a step: {found['micro_batches']} x {found['rows']} rows of {found['context']:,} tokens, remat "
-        + (f"that keeps {found['remat_keep']}" if found["remat"] else "off"),
-        "",
-        f"{'one device':34}{'':>12}   seconds, if nothing else took time",
-    ]
-    lines += [f"  {kind:32}{gigabytes(count):>12}" for kind, count in found["bytes"].items()]
+    made, step, seconds = found["compiled"], "work" in found, found.get("seconds")
+    if step:
+        kept = f"that keeps {found['remat_keep']}" if found["remat"] else "off"
+        what = f"a step: {found['micro_batches']} x {found['rows']} rows of {found['context']:,} tokens, remat {kept}"
+    else:
+        what = f"a cache for {found['tokens']:,} tokens, read in chunks of {found['chunk']:,}"
+    head = f"{'one device':34}{'':>12}   seconds, if nothing else took time" if step else "one device"
+    lines = [f"{found['topology']}: {found['devices']} devices, mesh {mesh}", what, "", head]
+    rows = [(kind, gigabytes(count)) for kind, count in found["bytes"].items()]
     if not made["refused"]:
-        about = {"arguments": "all three, as laid out", "temporaries": "temporaries", "program": "the program"}
-        lines += [f"  {text:32}{gigabytes(made[kind]):>12}" for kind, text in about.items()]
-    amounts = {
-        "compute": ("operations", f"{work['operations']:.3g}"),
-        "memory": ("read and written", gigabytes(work["read"])),
-        "links": ("sent", gigabytes(work["sent"])),
-    }
-    for kind, (text, amount) in amounts.items():
-        taken = "" if found["seconds"] is None else f"{found['seconds'][kind]:12.3g}"
-        lines.append(f"  {text:32}{amount:>12}{taken}")
+        arguments = f"{'all three' if step else 'both'}, as laid out"
+        about = {"arguments": arguments, "temporaries": "temporaries", "program": "the program"}
+        rows += [(text, gigabytes(made[kind])) for kind, text in about.items()]
+    if step:
+        work = found["work"]
+        rows += [("operations", f"{work['operations']:.3g}"), ("read and written", gigabytes(work["read"]))]
+        rows += [("sent", gigabytes(work["sent"]))]
+    taken = [f"{seconds[kind]:12.3g}" for kind in ("compute", "memory", "links")] if step and seconds else []
+    behind = [""] * (len(rows) - len(taken)) + taken
+    lines += [f"  {text:32}{amount:>12}{more}" for (text, amount), more in zip(rows, behind, strict=True)]
     lines.append("")
     if made["refused"]:
         lines.append(f"it does not fit: {made['refused']}")
     elif found["memory"] is not None:
         share = f"{gigabytes(made['total'])} of {gigabytes(found['memory'])}, {made['total'] / found['memory']:.0%}"
         lines.append(f"{'it fits' if found['fits'] else 'it does not fit'}: {share}")
-    if found["seconds"] is not None:
-        bound, seconds = max(found["seconds"].items(), key=lambda item: item[1])
+    if seconds is not None:
+        bound, longest = max(seconds.items(), key=lambda item: item[1])
         assumed = f"{found['utilisation']:.0%} of {found['peak']:.3g} operations/s"
         lines.append(
-            f"at best {seconds:.3g} s a step, {found['tokens_per_second']:,.0f} tokens/s, bound by {bound}: an estimate, at "
+            f"at best {longest:.3g} s a step, {found['tokens_per_second']:,.0f} tokens/s, bound by {bound}: an estimate, at "
             f"{assumed}"
         )
-    if found["options"]:
+    if found.get("options"):
         lines.append(f"with {' '.join(found['options'])}")
     return "\n".join([*lines, f"compiled in {made['seconds']:.0f} s"])
 

@@ -1,6 +1,6 @@
 """Reports of what runs have shown: the page of one experiment's folder, or a static site of many runs.
 
-python -m bam_jax.report runs/quickstart     # report.html, report.md and figures/ beside its runs
-python -m bam_jax.report runs                # runs/report/index.html: every run and experiment below runs
-python -m bam_jax.report runs --scale=small  # and, in a clone, every experiment and claim of the papers
+python -m bam_jax.report runs/quickstart                          # report.html, report.md and figures/ beside its runs
+python -m bam_jax.report runs                                     # runs/report/index.html: every run and experiment below runs
+python -m bam_jax.report runs experiments/bam_*.py --scale=small  # and the tables of these experiments
 """

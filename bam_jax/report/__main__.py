@@ -21,8 +21,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("folder", type=files.local_path, help="the sweep's --runs, such as runs or runs/quickstart")
     parser.add_argument("experiments", nargs="*", type=Path, help="of a site: experiment files, whose tables get pages")
     parser.add_argument(
-        "--scale",
-        help="of a site: toy, small or paper; without experiment files it adds pages of the papers' experiments and claims",
+        "--scale", help="of experiment files: toy, small or paper, the size at which their tables are read"
     )
     parser.add_argument(
         "--out", type=files.local_path, help="of a site: its folder (default: report, in that of the runs)"
@@ -33,11 +32,12 @@ def main(argv: Sequence[str]) -> None:
             raise UserError(f"{given.folder} holds one experiment, whose report has no options; give the folder alone")
         print(f"wrote {folder_page.write(given.folder)}, with report.md and figures beside it")
         return
-    papers, claims = given.experiments, None
-    if given.scale and not papers:
-        papers, claims = site.find_papers(given.folder), site.PAPERS_CLAIMS
+    if given.scale and not given.experiments:
+        raise UserError(
+            f"--scale={given.scale} is that of experiment files; give them after the folder, such as experiments/bam_*.py"
+        )
     out = given.out or given.folder / "report"
-    print(f"wrote {site.write(given.folder, papers, out, scale=given.scale, claims=claims)}")
+    print(f"wrote {site.write(given.folder, given.experiments, out, scale=given.scale)}")
 
 
 if __name__ == "__main__":

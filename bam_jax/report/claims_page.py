@@ -1,10 +1,10 @@
-"""The page of claims: a sortable table for each paper, with the criteria folded."""
+"""The page of claims: a table for each paper, with the criteria folded."""
 
 import csv
 import html
 import io
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from bam_jax.experiments.criteria import Criterion, number
 from bam_jax.experiments.jobs import Job
 from bam_jax.report import page
 from bam_jax.report.learned import find_job_priors
-from bam_jax.report.page import Estimated, Link, Section, Table, Words
+from bam_jax.report.page import Estimated, Section, Table
 from bam_jax.report.tables_page import PROVENANCE
 
 HEAD = ("place", "claim", "verdict", "direction", "paper", "ours [95%]", "n")
@@ -71,14 +71,6 @@ def to_markdown(judged: Judged, scale: str) -> str:
         lines = [HEAD, ["-", "-", "-", "-", "-:", "-:", "-:"], *(_markdown_cells(each) for each in said)]
         parts += [f"## {paper}", "\n".join(f"|{'|'.join(line)}|" for line in lines)]
     return "\n\n".join(parts) + "\n"
-
-
-def judged_sections(judged: Judged, scale: str, pages: Collection[str] = ()) -> list[Section]:
-    tables = []
-    for paper, said in judged.by_paper.items():
-        rows = [[*_cells(each, pages), _details(each)] for each in said]
-        tables.append(Section(paper, table=Table([*HEAD, "criterion"], rows)))
-    return [*_head_sections(judged, scale), *tables]
 
 
 def to_csv(judged: Judged) -> str:
@@ -137,11 +129,11 @@ def _head_sections(judged: Judged, scale: str) -> list[Section]:
 
 def _markdown_cells(judgement: Judgement) -> list[str]:
     """A row in Markdown: the place links to the experiment, the claim unfolds to its criterion."""
-    place, _, *others = _cells(judgement, ())
+    place, _, *others = _cells(judgement)
     file = next(_files(msgspec.to_builtins(judgement.claim.checks)), None)
     says, details = (html.escape(text, quote=False) for text in (judgement.claim.says, _details(judgement)))
     words = [
-        f"[{place}](../experiments/{file}.py)" if file else str(place),
+        f"[{place}](../experiments/{file}.py)" if file else place,
         f"<details><summary>{says}</summary>{details}</details>" if details else says,
     ]
     words += [f"{each.text} {each.below}" if isinstance(each, Estimated) else str(each) for each in others]
@@ -158,11 +150,8 @@ def _files(part: Any) -> Iterator[str]:
             yield from _files(each)
 
 
-def _cells(judgement: Judgement, pages: Collection[str]) -> list[Words]:
+def _cells(judgement: Judgement) -> list[Any]:
     claim, at = judgement.claim, judgement.decisive
-    place: Words = claim.place
-    for file in _files(msgspec.to_builtins(claim.checks)):
-        place = Link(claim.place, f"{file}.html") if file in pages else place
     printed, ours, n, verdict, direction = "", Estimated("", ""), "", judgement.verdict.value, ""
     if at is not None:
         criterion, theirs = judgement.criteria[at], judgement.printed[at]
@@ -170,7 +159,7 @@ def _cells(judgement: Judgement, pages: Collection[str]) -> list[Words]:
         direction = criterion.unmet if judgement.verdict is Verdict.CONTRADICTED else ""
     if judgement.verdict is Verdict.INCONCLUSIVE:
         verdict += f" ({judgement.remark})"
-    return [place, claim.says, verdict, direction, printed, ours if ours.below else ours.text, n]
+    return [claim.place, claim.says, verdict, direction, printed, ours if ours.below else ours.text, n]
 
 
 def _details(judgement: Judgement) -> str:

@@ -12,14 +12,13 @@ from typing import Any
 
 from bam_jax.config import Config
 from bam_jax.experiments import experiment, frame, recorded_runs, results
-from bam_jax.experiments.claims import TITLE, Judgement, Verdict
 from bam_jax.experiments.experiment import SCALES
 from bam_jax.experiments.experiment_json import read_description
 from bam_jax.experiments.recorded_runs import RecordedRun
 from bam_jax.experiments.results import Run
 from bam_jax.render import style
 from bam_jax.render.learned import Heads
-from bam_jax.report import claims_page, comparison, folder_page, page, paper_page, run_page
+from bam_jax.report import comparison, folder_page, page, paper_page, run_page
 from bam_jax.report.learned import find_run_priors
 from bam_jax.report.page import Link, Section, Skipped, Table, Words
 from bam_jax.report.paper_page import Progress, Status, read_progress
@@ -29,11 +28,7 @@ from bam_jax.system.errors import UserError
 from bam_jax.system.files import keep_other, write_atomically
 from bam_jax.training import run_folder
 
-EXPERIMENTS = Path("experiments")
-PAPERS = ("bam_*.py", "cable_*.py")  # patterns of the papers' experiments in a clone
-PAPERS_CLAIMS = EXPERIMENTS / "claims" / "papers.toml"
 INDEX = "index.html"
-CLAIMS = "claims.html"
 TITLE_START = "What was found in"  # by which the command recognises its own index
 FEW = 12  # greatest number of runs that the index lists unfolded
 
@@ -48,20 +43,7 @@ def _described_runs(descriptions: Descriptions, folder: Path) -> Iterator[tuple[
             yield path, entry, str((path / entry["name"]).relative_to(folder))
 
 
-def find_papers(folder: Path) -> list[Path]:
-    """The papers' experiments that have tables; UserError outside a clone."""
-    files = [path for pattern in PAPERS for path in EXPERIMENTS.glob(pattern)]
-    if not files:
-        raise UserError(
-            f"--scale adds the papers' experiments, and there is no {EXPERIMENTS}/{PAPERS[0]} here; run this in a clone of "
-            "bam_jax, give experiment files after the folder, or leave --scale out"
-        )
-    return [path for path in files if experiment.load(path, runs=folder).tables]
-
-
-def write(
-    folder: Path, files: Sequence[Path], out: Path, *, scale: str | None = None, claims: Path | None = None
-) -> Path:
+def write(folder: Path, files: Sequence[Path], out: Path, *, scale: str | None = None) -> Path:
     """Writes the site, its index last, so that an interrupted write leaves the old one; returns the path of index.html."""
     style.library()  # nothing is written without it
     descriptions = {path.parent: read_description(path.parent) for path in sorted(folder.glob("*/experiment.json"))}
@@ -72,14 +54,14 @@ def write(
     runs, configs = _read_runs(_find_runs(folder, descriptions, recorded), recorded, commands, skipped)
     if not runs:
         make = "python -m bam_jax.train or bam_jax.sweep"
-        none = f"{folder} has no runs; make some with {make}, or add --scale=small for the papers' records"
+        none = f"{folder} has no runs; make some with {make}, or give experiments that have records after it"
         raise UserError(skipped.lines[0] if skipped.lines else none)
     given = [f"--scale={scale}"] if scale else []
-    again = shlex.join(["python", "-m", "bam_jax.report", str(folder), *given])
+    again = shlex.join(["python", "-m", "bam_jax.report", str(folder), *map(str, files), *given])
     priors: dict[str, Heads] = {}
     keep_other(out / INDEX, f"<title>{TITLE_START}")
     out.mkdir(parents=True, exist_ok=True)
-    with console.progress(len(runs) + len(papers) + len(descriptions) + (claims is not None), unit="page") as bar:
+    with console.progress(len(runs) + len(papers) + len(descriptions), unit="page") as bar:
 
         def save(name: str, title: str, sections: Sequence[Section]) -> None:
             keep_other(out / name, page.HEAD)
@@ -103,12 +85,6 @@ def write(
             save(run_file(name), name, sections)
         for path, description in descriptions.items():
             save(folder_file(path), description["title"], _folder_sections(path, description, runs, priors, folder))
-        judged: Mapping[str, Sequence[Judgement]] | None = None
-        if claims is not None:
-            with skipped.reading("the page of the papers' claims"):
-                verdicts = claims_page.judge(claims, folder, scale or SCALES[0])
-                judged, pages = verdicts.by_paper, {paper.path.stem for paper in papers}
-                save(CLAIMS, verdicts.file.title, claims_page.judged_sections(verdicts, scale or SCALES[0], pages))
     own = [name for name, run in runs.items() if name not in uses and run.cells and run.heads is None]
     compared = _compared_sections([folder / name for name in own], skipped)
     index = [
@@ -116,7 +92,6 @@ def write(
         *compared,
         *_runs_sections("Your runs", [run for run in runs.values() if run.heads is None], configs, folder),
         *([_folders_section(descriptions, runs, folder)] if descriptions else []),
-        *([_claims_section(judged)] if judged is not None else []),
         *_papers_sections(papers),
         *_runs_sections("Recorded runs", [run for run in runs.values() if run.heads is not None], configs, folder),
     ]
@@ -233,14 +208,6 @@ def _find_uses(papers: Sequence[Progress], descriptions: Descriptions, folder: P
     for path, _, name in _described_runs(descriptions, folder):
         uses[name][Link(descriptions[path]["title"], folder_file(path))] = None
     return {name: list(links) for name, links in uses.items()}
-
-
-def _claims_section(judged: Mapping[str, Sequence[Judgement]]) -> Section:
-    counts = {paper: Counter(judgement.verdict for judgement in found) for paper, found in judged.items()}
-    seen = [verdict for verdict in Verdict if any(count[verdict] for count in counts.values())]
-    rows = [[verdict.value, *(f"{count[verdict]}" for count in counts.values())] for verdict in seen]
-    text, table = "Each with its criterion, interval and number of seeds:", Table(["verdict", *judged], rows)
-    return Section("The papers' claims", text, items=[Link(TITLE, CLAIMS)], table=table)
 
 
 def _papers_sections(papers: Sequence[Progress]) -> list[Section]:

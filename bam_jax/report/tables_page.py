@@ -228,7 +228,8 @@ def _describe_speed(outcome: Outcome, entry: Entry) -> str:
     if "low" in record:  # a memory is measured once and has none
         low, high = (format_value(record[name] / entry.column.unit, entry.paper) for name in ("low", "high"))
         spread = f"median of {record['n']}, quartiles {low} to {high}; "
-    place = f"{machine['device']} ({machine['processor']}, {machine['cores']} cores), jax {machine['versions']['jax']}"
+    place = f"{machine['device']} ({machine['processor']}, {machine['cores']} cores)"
+    place += f", jax {machine['versions'].get('jax', 'of no version')}"
     return f"{spread}{record['ratio']:.2f} times NoPE's; {place}"
 
 

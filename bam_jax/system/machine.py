@@ -4,11 +4,22 @@ import os
 import platform
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 
+from bam_jax.system.fields import Line, Natural
+
 _PACKAGES = ("jax", "jaxlib", "bam_jax", "tokamax", "torch", "libtpu", "jax-cuda13-plugin")
+
+
+class Machine(TypedDict):
+    """What records hold of a machine, on which a time depends; `machine` tells more."""
+
+    device: Line
+    processor: Line
+    cores: Natural | None
+    versions: dict[str, Line]
 
 
 def machine() -> dict[str, Any]:

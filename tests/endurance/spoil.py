@@ -17,6 +17,8 @@ INSERTED = (
     b"\0" * 10**5,
     b"x" * 3 * 10**6,
     b"\n" * 10**5,
+    b'{"text": 1e999}\n{"text": "\\ud800"}',
+    b" = T = \n\n" * 9999,
 )
 KINDS = "flip flip cut end insert repeat line all field field field gone".split()
 

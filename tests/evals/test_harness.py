@@ -17,7 +17,7 @@ from bam_jax.data.tokenizers import ByteTokenizer, CharTokenizer
 from bam_jax.evals import harness, likelihood
 from bam_jax.evals.harness import Harness
 from bam_jax.evals.plan import SampleRange, Trained
-from bam_jax.models import generate, transformer
+from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
 
 BYTE = ByteTokenizer()
@@ -153,62 +153,6 @@ def test_likelihood_after_nothing_is_that_at_the_start_of_a_document(decoder):
     rows = log_softmax(decoder, [BYTE.eos, ord("b")])
     assert nats == pytest.approx(rows[0, ord("b")] + rows[1, ord("e")], rel=1e-4) and not greedy
     assert adapter(decoder, 30, CharTokenizer()).eot_token_id == CharTokenizer().encode("\n")[0]
-
-
-def slowly_written(decoder, prompt, options):
-    """Byte after byte, the whole text read again for each."""
-    ids = list(prompt.encode())
-    for _ in range(options["max_gen_toks"]):
-        ids.append(int(np.argmax(log_softmax(decoder, ids)[-1])))
-    written = ids[len(prompt) :]
-    written = written[: written.index(BYTE.eos)] if BYTE.eos in written else written
-    text = BYTE.decode(np.array(written))
-    places = [text.find(stop) for stop in options["until"] if stop in text]
-    return text[: min(places, default=len(text))]
-
-
-PROMPTS = ("Once upon", "A tale", "Q")
-
-
-def requests(decoder):
-    """Prompts to be written on until what is known to come."""
-    whole = {"max_gen_toks": 6, "until": []}
-    texts = [slowly_written(decoder, prompt, whole) for prompt in PROMPTS]
-    stops = [[], [texts[1][3], texts[1][4]], ["\n\n", texts[2][2:4]]]
-    return [asked(prompt, whole | {"until": until}) for prompt, until in zip(PROMPTS, stops, strict=True)]
-
-
-def test_what_is_written_is_greedy_and_stops(decoder):
-    every = requests(decoder)
-    expected = [slowly_written(decoder, *request.args) for request in every]
-    assert len({len(text) for text in expected}) > 1 and all(expected)
-    assert adapter(decoder, 40).generate_until(every) == expected
-
-
-@pytest.mark.parametrize(
-    ("ids", "until", "text"),
-    [
-        (b"one two", " ", "one"),
-        (b"one two", ["w", "e"], "on"),
-        ([*b"one", BYTE.eos, *b" two"], [], "one"),
-        ([BYTE.eos], ["o"], ""),
-    ],
-)
-def test_what_stops_a_text_is_not_part_of_it(ids, until, text):
-    assert lm_eval_adapter.stopped(ids, BYTE, until) == text
-
-
-def test_a_long_prompt_is_cut_and_sampling_is_refused(decoder, monkeypatch):
-    seen = []
-    greedy = lambda decoder, tokens, steps, lengths, chunk: seen.append((tokens, lengths)) or jnp.zeros((1, steps), int)
-    monkeypatch.setattr(generate, "greedy", greedy)
-    made = adapter(decoder, 20)
-    made.generate_until([asked("0123456789abcdefghij", {"max_gen_toks": 12, "until": []})])
-    ((tokens, lengths),) = seen
-    assert BYTE.decode(np.asarray(tokens)[0]) == "0123ghij" and lengths.tolist() == [8] and made.cut == 1
-    for options, message in (({"temperature": 0.7}, "greedy"), ({"max_gen_toks": 20}, "do not fit into 20")):
-        with pytest.raises(UserError, match=message):
-            made.generate_until([asked("a", options | {"until": []})])
 
 
 class Marked(ByteTokenizer):

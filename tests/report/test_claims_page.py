@@ -14,7 +14,7 @@ from bam_jax.experiments.cells import Measured
 from bam_jax.experiments.claims import Claim, ClaimsFile, Judgement, Verdict
 from bam_jax.experiments.criteria import voted
 from bam_jax.render.learned import Heads
-from bam_jax.report import claims_page, page
+from bam_jax.report import claims_page
 from bam_jax.system.errors import UserError
 from bam_jax.training import run_folder
 
@@ -85,10 +85,8 @@ def test_a_claim_unfolds_to_its_criterion(judged):
     ]
 
 
-def test_every_criterion_is_in_the_report_and_the_csv(judged):
-    text = page.to_html("Claims", claims_page.judged_sections(judged, "small"))
-    for part in ("at 1K; a | b &lt; 3", "frozen in commit <code>abc1234</code>", "all &lt;keys&gt;"):
-        assert part in text
+def test_every_criterion_is_in_the_csv(judged):
+    assert "frozen in commit `abc1234`" in claims_page.to_markdown(judged, "small")
     rows = list(csv.DictReader(io.StringIO(claims_page.to_csv(judged))))
     assert len(rows) == 2 and (*rows[0],) == claims_page.CSV_HEAD
     found = [rows[0][name] for name in ("claim", "seeds", "printed", "estimate")]
