@@ -126,9 +126,15 @@ def kernels(q: Any, k: Any, v: Any, scoring: Scoring, *, in_strips: bool = False
         one_query = q.shape[1] == 1  # which no kernel computes
         return gpu.forward(*operands) if one_query else gpu.tiled_forward(*operands, shift)
 
+    # A bias of many numbers in strips has a kernel for their gradients alone.
+    many = in_strips and sum(tile.Parameters.of(scoring.bias).sizes) > gpu.FEW
+
     def query_gradients(residuals: Residuals, d_out: Any) -> tuple:
         dq, _, _, d_scoring = gpu.tiled_backward(residuals, d_out, tiling, shift)
-        return dq, d_scoring.bias, d_scoring.temperature, d_scoring.queries.coordinate
+        return dq, None if many else d_scoring.bias, d_scoring.temperature, d_scoring.queries.coordinate
+
+    def bias_gradients(residuals: Residuals, d_out: Any) -> Any:
+        return gpu.tiled_backward(residuals, d_out, tiling, shift).scoring.bias
 
     def key_gradients(residuals: Residuals, d_out: Any) -> tuple:
         _, dk, dv, d_scoring = gpu.tiled_backward(residuals, d_out, tiling, shift)
@@ -138,6 +144,7 @@ def kernels(q: Any, k: Any, v: Any, scoring: Scoring, *, in_strips: bool = False
         "forward": (forward, (q, k, v, scoring)),
         "query_gradients": (query_gradients, (residuals, d_out)),
         "key_gradients": (key_gradients, (residuals, d_out)),
+        **({"bias_gradients": (bias_gradients, (residuals, d_out))} if many else {}),
     }
 
 

@@ -4,8 +4,8 @@ Where a prior's gradient is summed. A parameter of a prior takes part in the log
 gradient is one sum over all of them. It is summed in this order, each part in one place:
 
 1. A tile: over its pairs, by `Bias.cotangents` (`biases/base.py`) in kernels and `Blocks.bias_cotangents` (`cpu/blocks.py`) on
-   CPUs. Kernels leave a number for each row of the tile, or those of TPUs for each diagonal where a bias comes in strips
-   (`diagonal_sums`, `pallas/tpu_strips.py`).
+   CPUs. Kernels leave a number for each row of the tile, or where a bias comes in strips for each diagonal (on TPUs
+   `diagonal_sums`, `pallas/tpu_strips.py`; on GPUs, for more than a few parameters, `pallas/gpu_diagonals.py`).
 2. The tiles of a row: where the backend walks over them, in float32 (the carry of `cpu/chunked.py`, the scratch of the kernels in
    `pallas/`, the blocks of `rows.py`). A kernel that holds queries sums for them, one that holds keys for the keys' coordinates.
 3. Rows and the batch: `ScoringSums.cotangent` (`logits/tile.py`) for kernels; on CPUs the batch is part of the tile

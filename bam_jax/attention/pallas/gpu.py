@@ -10,7 +10,8 @@ It is compiled for an H100 and interpreted on a CPU by its tests. On an H100 and
 and the same bits in each run (docs/accelerator.md). That was before strips, before results were stored in the operands' type
 through shared memory, the output in two halves, and before values that are not finite were replaced there. All this
 has only been compiled, counted (`benchmarks.gpu_static`) and interpreted; the addresses of strips are emulated.
-Biases of many parameters (T5, FIRE) spill registers in the gradients of the query side: right, and slow.
+A formula of many parameters that is not one of offsets (FIRE) spills registers in the gradients of the query side: right, and
+slow.
 """
 
 import dataclasses
@@ -25,13 +26,12 @@ import jax.extend
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from bam_jax.attention import rows
 from bam_jax.attention.logits import one_query, skipping, tile
 from bam_jax.attention.logits.dropout import drop
 from bam_jax.attention.logits.halves import Halves
 from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Gradients, Residuals, Scoring, mask_nonfinite
 from bam_jax.attention.logits.skipping import Tiling
-from bam_jax.attention.pallas import strips
+from bam_jax.attention.pallas import gpu_diagonals, strips
 from bam_jax.attention.pallas.gpu_arithmetic import constant_vector, product, row_sum, spread, zeros
 from bam_jax.attention.pallas.gpu_formula import LOWERED, cotangents, lowered
 from bam_jax.attention.pallas.gpu_pipeline import Kernel, LoadedTile, TilePipeline, pad
@@ -52,7 +52,8 @@ _FORWARD_WIDTH, _BACKWARD_WIDTH = 128, 64
 
 _BITS = 1 / math.log(2)  # in a nat
 
-_FEW = 4  # numbers of a bias whose slopes come in strips
+FEW = 4
+"""Numbers of a bias whose slopes come in strips."""
 
 
 def refuses(
@@ -143,9 +144,6 @@ def _one_query(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, A
 
 def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tiling) -> Gradients:
     """Compute gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
-    formula = tile.unsupported(residuals.scoring, LOWERED) is None
-    if not formula and len(_wanted_columns(residuals)) > _FEW:
-        return rows.backward(residuals, d_out, tiling)
     run = functools.partial(tiled_backward, residuals, d_out, tiling)
     return strips.by_slots(residuals.scoring, LOWERED, (Uniform,), run)
 
@@ -165,13 +163,16 @@ def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Ar
     lse, delta = residuals.row_terms(d_out)
     vectors = (pipeline.queries, *(skipping.pad(x[:, :, None], pipeline.block_q) for x in (lse, delta)))
 
-    parameters, columns = tile.Parameters.of(scoring.bias), _wanted_columns(residuals)
-    sums = tile.ScoringSums.of(scoring, parameters, residuals.wanted)
-    # A parameter costs a strip more, of slopes: many are summed by the formula.
-    in_strips = shift is not None and len(columns) <= _FEW
-    of_queries = [True] * len(columns) + sums.of_queries[sum(parameters.sizes) :] if in_strips else sums.of_queries
-    query_pipeline = pipeline if in_strips or shift is None else TilePipeline.of(q, k, v, scoring, tiling, None)
+    parameters, columns, wanted = tile.Parameters.of(scoring.bias), _wanted_columns(residuals), residuals.wanted
+    # In strips a parameter costs one more, of slopes. Many are made of the sums of all offsets, by a kernel of their own.
+    many = shift is not None and len(columns) > FEW
+    if many:
+        columns, wanted = [], wanted._replace(bias=(False,) * len(wanted.bias))
+    sums = tile.ScoringSums.of(scoring, parameters, wanted)
     query_sums, key_sums = sum(sums.of_queries), sum(sums.of_keys)
+    of_queries = sums.of_queries
+    if shift is not None:
+        of_queries = [True] * len(columns) + of_queries[sum(parameters.sizes) :]
     # Two kernels, each of which holds what it sums: none adds to numbers that another block of threads adds to as well, and
     # the order of every sum is the same in each run.
     query_kernel = Kernel(
@@ -180,7 +181,7 @@ def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Ar
         functools.partial(_query_step, of_queries),
         functools.partial(_gradient_finish, (pipeline.content.scaled,)),
         _BACKWARD_WIDTH,
-        tuple(columns) if in_strips else (),
+        tuple(columns) if shift is not None else (),
     )
     key_kernel = Kernel(
         "key_gradients",
@@ -189,13 +190,16 @@ def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Ar
         functools.partial(_gradient_finish, (pipeline.content.scaled, _as_it_is)),
         _BACKWARD_WIDTH,
     )
-    (dq,), d_query = query_pipeline.over_keys(query_kernel, matrices, vectors, matrices=[q.dtype], vectors=query_sums)
+    (dq,), d_query = pipeline.over_keys(query_kernel, matrices, vectors, matrices=[q.dtype], vectors=query_sums)
     # With grouped queries, gradients are summed over the query heads before they are rounded.
     kind = q.dtype if q.shape[2] == k.shape[2] else jnp.float32
     of_query_heads, d_key = pipeline.over_queries(key_kernel, matrices, vectors, matrices=[kind] * 2, vectors=key_sums)
     dk, dv = (x.reshape(*x.shape[:2], k.shape[2], -1, x.shape[3]).sum(3) for x in of_query_heads)
 
     d_scoring = sums.cotangent(d_query, d_key, q.shape[2])
+    if many:
+        d_bias = gpu_diagonals.bias_gradient(pipeline, _bias_cotangent, matrices, vectors)
+        d_scoring = dataclasses.replace(d_scoring, bias=d_bias)
     unpadded = lambda x, like: x[:, : like.shape[1], :, : like.shape[3]].astype(like.dtype)
     return Gradients(unpadded(dq, q), unpadded(dk, k), unpadded(dv, v), d_scoring)
 
@@ -272,17 +276,11 @@ def _gradient_finish(last: tuple[Callable, ...], state: tuple) -> tuple:
 
 def _query_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
     """Add a tile to dq and the sums over keys: d_logit = weight * (d_out . v - delta)."""
-    (q, d_out), (k, v) = loaded.stationary, loaded.streamed
-    queries, lse, delta = loaded.along_rows
-    (dq,), d_query = state
+    (k, _), (queries, *_), ((dq,), d_query) = loaded.streamed, loaded.along_rows, state
     if d_query and jax.tree.leaves(loaded.bias) and not isinstance(loaded.bias, StripBias):
         # What a formula and its gradient share would lie in registers on both ways around a mask, more than there are.
         loaded = dataclasses.replace(loaded, whole=False)
-    logits, unit, raw, scores = _logits(loaded, product(q, k), lambda columns: (queries, columns))
-    # Weights are computed again from the log-normaliser: the table of weights is never in memory.
-    factor = lowered(tile.dropout_factor, queries, loaded.along_columns)
-    # Subtracted first: of a bias of thousands of nats the product would be rounded.
-    d_logits = jnp.exp2((logits - lse * (_BITS / unit)) * unit) * (drop(product(d_out, v), factor) - delta)
+    d_logits, raw, scores = _d_logits(loaded)
     d_temperature = []
     if queries.temperature is not None:
         d_temperature = [d_logits * raw]
@@ -293,6 +291,24 @@ def _query_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
         d_query = _accumulate(d_query, summands, wanted)
     d_scaled = loaded.content.d_scaled(d_logits, scores)
     return (loaded.add_product(dq, d_scaled.astype(k.dtype), k),), d_query
+
+
+def _d_logits(loaded: LoadedTile) -> tuple[Array, Array, Array]:
+    """A tile's d_logit, its logits before temperature and mask, and the scores of content."""
+    (q, d_out), (k, v) = loaded.stationary, loaded.streamed
+    queries, lse, delta = loaded.along_rows
+    logits, unit, raw, scores = _logits(loaded, product(q, k), lambda columns: (queries, columns))
+    # Weights are computed again from the log-normaliser: the table of weights is never in memory.
+    factor = lowered(tile.dropout_factor, queries, loaded.along_columns)
+    # Subtracted first: of a bias of thousands of nats the product would be rounded.
+    weights = jnp.exp2((logits - lse * (_BITS / unit)) * unit)
+    return weights * (drop(product(d_out, v), factor) - delta), raw, scores
+
+
+def _bias_cotangent(loaded: LoadedTile) -> Array:
+    """That of a tile's biases."""
+    temperature, (d_logits, *_) = loaded.along_rows[0].temperature, _d_logits(loaded)
+    return d_logits if temperature is None else d_logits * temperature
 
 
 def _key_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:

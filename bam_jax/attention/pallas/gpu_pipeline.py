@@ -36,16 +36,16 @@ from bam_jax.system.axes import typed
 from bam_jax.system.platform import platform
 
 # Computing warpgroups. Of three, a thread would have about 150 registers, and sums and logits of 128-wide heads alone take 128.
-_COMPUTING = 2
-_HELD = _COMPUTING * TILE_ROWS  # tokens that a block of threads holds
+COMPUTING = 2
+HELD = COMPUTING * TILE_ROWS  # tokens that a block of threads holds
 
 # Bytes of a row of shared memory, permuted so that the tensor cores read eight rows without bank conflicts. The longest that
 # divides a matrix's width is used, and head widths are padded to a multiple of the shortest.
 _SWIZZLES = 128, 64, 32
 
-_STAGES = 2  # Buffers of each operand: tiles are computed from one while the other is filled.
+STAGES = 2  # Buffers of each operand: tiles are computed from one while the other is filled.
 
-_MEMORY_REGISTERS = 40  # Of a thread that only starts copies; the computing warpgroups share what it gives back.
+MEMORY_REGISTERS = 40  # Of a thread that only starts copies; the computing warpgroups share what it gives back.
 _SHORT = 512  # tokens, of which few tiles are negligible: to read all queries and keys for their bounds takes longer
 _INTERPRET: Any = plgpu.InterpretGPUParams()  # How kernels run on a CPU.
 
@@ -130,9 +130,9 @@ class TilePipeline:
 
         With a shift (see `strips.slot_shift`) the bias comes in strips, without one it is a formula.
         """
-        block_q, block_k = measured_tiles.fill(tiling, q, k).blocks(_HELD, _HELD)
-        if block_q % _HELD or block_k % _HELD:
-            raise ValueError(f"tiles on a GPU are multiples of {_HELD} queries and keys, got {block_q} x {block_k}")
+        block_q, block_k = measured_tiles.fill(tiling, q, k).blocks(HELD, HELD)
+        if block_q % HELD or block_k % HELD:
+            raise ValueError(f"tiles on a GPU are multiples of {HELD} queries and keys, got {block_q} x {block_k}")
         whole = skipping.padded(scoring, block_q, block_k)
         queries, keys = tile.sides(whole)
         # As `mask_nonfinite`, but neither keys nor values are written again: a number beside each key is added to its logits
@@ -160,6 +160,15 @@ class TilePipeline:
             scoring.content(q.shape[-1]),
             None if shift is None else (scoring.bias, shift, hides_later(scoring)),
         )
+
+    @property
+    def swizzled(self) -> tuple:
+        """The order of a matrix in shared memory that the tensor cores read: 8 rows of 128 bytes at a time."""
+        tiled: Any = plgpu.TilingTransform
+        swizzle: Any = plgpu.SwizzleTransform
+        size = self.q.dtype.itemsize
+        row = next(n for n in _SWIZZLES if self.q.shape[3] * size % n == 0)
+        return tiled((8, row // size)), swizzle(row)
 
     def over_keys(
         self, kernel: Kernel, query_matrices: tuple, query_vectors: Any, *, matrices: Sequence[Any], vectors: int
@@ -216,9 +225,9 @@ class _Walk:
             () if self._strips is None else self._strips.array(self.kernel.slopes),
         )
         leaves, structure = jax.tree.flatten(inputs)
-        interpret = _INTERPRET if platform() == "cpu" else None
-        add = interpreted_add_product if interpret else add_product
-        of_strips = functools.partial(strip_bias, width=self.kernel.width, interpreted=interpret is not None)
+        mode = interpret()
+        add = interpreted_add_product if mode else add_product
+        of_strips = functools.partial(strip_bias, width=self.kernel.width, interpreted=mode is not None)
 
         def body(*refs: Any) -> None:
             *arrays, held_memory, landed = refs
@@ -234,34 +243,25 @@ class _Walk:
             out_type=typed(matrices + vectors, self.stationary.matrices[0]),
             scratch_types=[
                 [
-                    plgpu.SMEM((_COMPUTING, TILE_ROWS, width), self.tiles.q.dtype, transforms=self._swizzled)
+                    plgpu.SMEM((COMPUTING, TILE_ROWS, width), self.tiles.q.dtype, transforms=self.tiles.swizzled)
                     for _ in self.stationary.matrices
                 ],
                 # One for each computing warpgroup, which waits for its own matrices alone.
-                plgpu.Barrier(num_arrivals=len(self.stationary.matrices), num_barriers=_COMPUTING),
+                plgpu.Barrier(num_arrivals=len(self.stationary.matrices), num_barriers=COMPUTING),
             ],
-            grid=(heads, length // _HELD, batch),
+            grid=(heads, length // HELD, batch),
             grid_names=("head", "block", "batch"),
-            num_threads=_COMPUTING + 1,
+            num_threads=COMPUTING + 1,
             thread_name="group",
             kernel_name=self.kernel.name,
             # exp and division as the chip has them: their error is far below that of two-byte operands.
             compiler_params=plgpu.CompilerParams(approx_math=True),
-            interpret=interpret,
+            interpret=mode,
         )
         with jax.enable_x64(False):  # The pipeline's counters are int32 whatever the user's default.
             results = run(*leaves)
         *made, sums = results if vectors else [*results, jnp.zeros((0, batch, heads, length), jnp.float32)]
         return made, sums
-
-    @property
-    def _swizzled(self) -> tuple:
-        """The order of a matrix in shared memory that the tensor cores read: 8 rows of 128 bytes at a time."""
-        tiled: Any = plgpu.TilingTransform
-        swizzle: Any = plgpu.SwizzleTransform
-        size = self.tiles.q.dtype.itemsize
-        row = next(n for n in _SWIZZLES if self.tiles.q.shape[3] * size % n == 0)
-        return tiled((8, row // size)), swizzle(row)
 
     @functools.cached_property
     def _strips(self) -> PairedStrips | None:
@@ -269,7 +269,7 @@ class _Walk:
         if self.tiles.strip_bias is None:
             return None
         held, other = (side.matrices[0].shape[1] for side in (self.stationary, self.streamed))
-        tokens, blocks = (_HELD, self.kernel.width), (held // _HELD, other // self.kernel.width)
+        tokens, blocks = (HELD, self.kernel.width), (held // HELD, other // self.kernel.width)
         if self._holds_keys:
             tokens, blocks = tokens[::-1], blocks[::-1]
         return PairedStrips(*self.tiles.strip_bias, self.tiles.q.shape[2], *tokens, *blocks, self._holds_keys)
@@ -283,8 +283,8 @@ class _Walk:
     ) -> None:
         """All that one block of threads does; every warpgroup runs it, and the pipeline tells them apart."""
         h, n, b, group = (jax.lax.axis_index(name) for name in ("head", "block", "batch", "group"))
-        tokens = pl.ds(n * _HELD + group * TILE_ROWS, TILE_ROWS)
-        block = n // (self.stationary.block // _HELD)
+        tokens = pl.ds(n * HELD + group * TILE_ROWS, TILE_ROWS)
+        block = n // (self.stationary.block // HELD)
         shape = (TILE_ROWS, self.kernel.width)
         side, tiles = int(self._holds_keys), self.streamed.block // self.kernel.width  # in a block
         start, steps, whole_start, whole_steps = (inputs.runs[side, part, h, block] * tiles for part in range(4))
@@ -315,7 +315,7 @@ class _Walk:
             rows = jax.tree.map(lambda x: spread(x, shape), along_rows)
             bias = formula if self._strips is None else of_strips(strips)
             beyond = start + at[0] - whole_start
-            end = (n + 1) * _HELD if self._holds_keys else (start + at[0] + 1) * self.kernel.width  # of the tile's keys
+            end = (n + 1) * HELD if self._holds_keys else (start + at[0] + 1) * self.kernel.width  # of the tile's keys
             whole = (beyond >= 0) & (beyond < whole_steps) & (end <= first_flawed)
 
             def mend() -> None:
@@ -332,10 +332,10 @@ class _Walk:
             step,
             grid=(steps,),
             in_specs=(*self._other_specs(start), self._strip_spec(start, n)),
-            max_concurrent_steps=_STAGES,
-            num_compute_wgs=_COMPUTING,
+            max_concurrent_steps=STAGES,
+            num_compute_wgs=COMPUTING,
             wg_axis="group",
-            memory_registers=_MEMORY_REGISTERS,
+            memory_registers=MEMORY_REGISTERS,
             compute_context=compute,
         )
         strips = () if self._strips is None else inputs.strips.at[h]
@@ -345,7 +345,8 @@ class _Walk:
         """The streamed side's part of each tile, from the first tile that is needed on."""
         shape = (self.kernel.width, self.tiles.q.shape[3])
         matrices = tuple(
-            plgpu.BlockSpec(shape, lambda m: (start + m, 0), transforms=self._swizzled) for _ in self.streamed.matrices
+            plgpu.BlockSpec(shape, lambda m: (start + m, 0), transforms=self.tiles.swizzled)
+            for _ in self.streamed.matrices
         )
         vectors = jax.tree.map(
             lambda _: plgpu.BlockSpec((self.kernel.width,), lambda m: (start + m,)), self.streamed.vectors
@@ -376,10 +377,8 @@ class _Walk:
                 if target.dtype == memory.dtype:
                     memory[...] = x.astype(memory.dtype)
                     leaving.append((memory, part))
-                elif hasattr(plgpu, "store"):  # an optimized store needs rows of whole cache lines, unlike 48 numbers
-                    plgpu.store(part, x, optimized=False)
-                else:  # jax 0.11 has only such stores
-                    part[...] = x
+                else:
+                    store(part, x)
             if leaving:
                 plgpu.commit_smem()
                 for memory, part in leaving:
@@ -399,6 +398,19 @@ class _Walk:
     def _indices(self, ref: Any, head_axis: int, b: Array, h: Array) -> tuple:
         """Where an array that all of a batch, or several query heads, may share has its part for one of them."""
         return b if ref.shape[0] > 1 else 0, h // (self.tiles.q.shape[2] // ref.shape[head_axis])
+
+
+def interpret() -> Any:
+    """How kernels run here; None: as they are."""
+    return _INTERPRET if platform() == "cpu" else None
+
+
+def store(target: Any, x: Array) -> None:
+    """Write a matrix from registers to global memory."""
+    if hasattr(plgpu, "store"):  # an optimized store needs rows of whole cache lines, unlike 48 numbers
+        plgpu.store(target, x, optimized=False)
+    else:  # jax 0.11 has only such stores
+        target[...] = x
 
 
 def _stacked(needed: tuple[Runs, Runs], whole: tuple[Runs, Runs]) -> Array:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from bam_jax import biases
-from bam_jax.attention import Scoring, Tokens, attention
-from bam_jax.attention.pallas import gpu_strips
-from tests.attention.common import H, Lying, drawn, normals, slopes
+from bam_jax.attention import Mask, Scoring, Tokens, attention
+from bam_jax.attention.pallas import gpu_diagonals, gpu_strips
+from tests.attention.common import H, Lying, close, drawn, normals, slopes
 from tests.marks import full
 
 
@@ -74,3 +74,33 @@ def test_kernels_take_them_exactly_where_they_are_right(step, taken):
     made, *_ = compiled("pallas_gpu", Lying, position, *narrow(q, k, v), table)
     expected, *_ = run("reference", Lying, position, q, k, v, table)
     assert np.allclose(made, expected, atol=3e-2) is not taken
+
+
+@pytest.mark.hopper
+@pytest.mark.parametrize(
+    ("mask", "length", "packed", "tempered", "blocks"),
+    [
+        (Mask(), 300, False, False, 1),
+        full(Mask(causal=False), 130, False, True, 1),
+        (Mask(window=150), 300, True, True, 99),
+    ],
+)
+def test_tables_have_the_references_gradient(mask, length, packed, tempered, blocks, rng, float32_on_gpus, monkeypatch):
+    """A table has a number for each distance: their gradients are sums along diagonals, over several tiles of two texts.
+
+    A block of threads has both texts, or, where there are to be more blocks, one.
+    """
+    monkeypatch.setattr(gpu_diagonals, "_BLOCKS", blocks)
+    q, k, v = normals(rng, (2, length, 2, 8), *[(2, length, 1, 8)] * 2)
+    position, segment = np.arange(length), 1 + (np.arange(length) >= 140)
+    tokens = Tokens(jnp.asarray(position)[None], jnp.asarray(segment)[None] if packed else None, consecutive=True)
+    temperature = jnp.asarray(rng.uniform(0.5, 1.5, (2, 2, length)), jnp.float32) if tempered else None
+    table = jnp.asarray(rng.normal(size=(2, 90)), jnp.float32)
+
+    def of(backend):
+        run = lambda q, k, v, table, temperature: attention(
+            q, k, v, Scoring(biases.T5Distance(table), tokens, tokens, temperature, mask), backend=backend
+        )
+        return jax.jit(lambda *x: slopes(run, *x))(q, k, v, table, temperature)
+
+    close(of("pallas_gpu"), of("reference"), 2e-5)
