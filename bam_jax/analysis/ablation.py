@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from bam_jax.analysis.heads import align
 from bam_jax.analysis.opened import open_run
 from bam_jax.evals import perplexity
 from bam_jax.evals.plan import SampleRange, rows_within
@@ -117,7 +116,7 @@ def to_text(records: Sequence[Mapping[str, Any]]) -> str:
         rows.append([name, *(f"{found[length]['worth']:+.4f}" for length in lengths)])
     whole = next(iter(by_head.values()))  # all records of a length have the loss of the model
     rows.append(["whole model", *(f"{whole[length]['loss']:.4f}" for length in lengths)])
-    lines = align(rows)
+    lines = console.columns(rows)
     lines.append(
         "nats a token that the loss of held-out text rises by without the head; every, 0: without head 0 of every layer;"
     )

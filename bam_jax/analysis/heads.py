@@ -178,7 +178,7 @@ def write(run: Path, records: Sequence[dict[str, Any]], name: str = FILE) -> Pat
 def to_text(records: Sequence[dict[str, Any]]) -> str:
     """The table of heads for a terminal, and the meaning of its columns."""
     head, rows = heads_table(records)
-    lines = align([head, *rows])
+    lines = console.columns([head, *rows])
     if any("class" in record for record in records):
         lines.append("class, by the shape: retrieval to 0, long-tail between, local from about 1;")
     if any("scale" in record for record in records):
@@ -192,16 +192,6 @@ def to_text(records: Sequence[dict[str, Any]]) -> str:
     )
     lines.append(f"divergences in nats, means over {records[0]['tokens']} tokens of held-out text")
     return "\n".join(lines)
-
-
-def align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table for a terminal, its columns as wide as their widest cells.
-
-    >>> align([["layer", "worth"], ["0", "+0.1"]])
-    ['layer  worth', '    0   +0.1']
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
 
 
 def heads_table(records: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:

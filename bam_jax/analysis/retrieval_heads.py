@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from bam_jax.analysis.heads import align, logits, score_text, take_queries
+from bam_jax.analysis.heads import logits, score_text, take_queries
 from bam_jax.analysis.opened import open_run
 from bam_jax.attention import Scoring
 from bam_jax.evals.passkey import FORCED, Passkey, make_prompts
@@ -137,7 +137,7 @@ def to_text(records: Sequence[Mapping[str, Any]]) -> str:
         cells = [f"{record['weight']:.2f}, {lead}" for record, lead in zip(found, leads, strict=True)]
         rows.append([f"{layer}, {head}", *cells])
     rows.append(["half needs", *(f"{needed[length]:.1f}" for length in lengths)])
-    lines = align(rows)
+    lines = console.columns(rows)
     rest = [record["weight"] for name, each in by_head.items() if name not in finders for record in each.values()]
     if rest:
         lines.append(f"every other head gives the digit a weight of {max(rest):.2f} or less")

@@ -30,7 +30,7 @@ from bam_jax.data.prepared.manifest import SPLITS, is_prepared, read_manifest
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.data.tokenizers.copies import load_tokenizer
 from bam_jax.render import curves, style
-from bam_jax.system import files
+from bam_jax.system import console, files
 from bam_jax.system.errors import UserError
 
 CONTEXT = 512  # tokens of a row where no configuration says it
@@ -72,18 +72,6 @@ def main(argv: Sequence[str]) -> None:
         print(piece)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Rows below their head: the first column to the left, the others to the right.
-
-    >>> print(table(["split", "tokens"], [["train", "12,345"]]))
-    split  tokens
-    train  12,345
-    """
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in (head, *rows)]
-    return "\n".join("  ".join(line).rstrip() for line in lines)
-
-
 def count_documents(splits: Mapping[str, Documents]) -> str:
     rows = []
     for name, documents in splits.items():
@@ -93,7 +81,8 @@ def count_documents(splits: Mapping[str, Documents]) -> str:
             numbers.append(round(float(lengths.mean(dtype=np.float64))))
             numbers += np.quantile(lengths, list(QUANTILES.values()), method="inverted_cdf").tolist()
         rows.append([name, *(f"{number:,}" for number in numbers), *["–"] * (4 + len(QUANTILES) - len(numbers))])
-    return table(["", "documents", "tokens", "shards", "mean length", *QUANTILES], rows)
+    head = ["", "documents", "tokens", "shards", "mean length", *QUANTILES]
+    return "\n".join(console.columns([head, *rows]))
 
 
 def histogram(lengths: np.ndarray) -> str:
@@ -162,7 +151,7 @@ def overview(config: Config, tokenizer: Tokenizer, rows: int, path: Path | None)
                     for name, made in packing_statistics(lengths, config.context).items()
                 ]
                 head = [f"packed at {config.context}", "rows", "filled", "predicted", "documents in one row"]
-                yield f"\n{table(head, rows_of)}"
+                yield "\n".join(["", *console.columns([head, *rows_of])])
     if path is not None and drawn:
         style.save(curves.lengths(drawn, config.context), path)
         yield f"\nplot of the lengths: {path}"

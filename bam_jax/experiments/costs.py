@@ -8,6 +8,7 @@ from bam_jax.config import Config
 from bam_jax.evals.base import Evaluation
 from bam_jax.experiments.jobs import Job, with_later
 from bam_jax.models.counts import CHIPS, UTILISATION, multiplied_parameters, parameters, training_operations
+from bam_jax.system import console
 from bam_jax.system.errors import UserError, nearest
 
 
@@ -56,7 +57,5 @@ def table(
     for name, (read, training, evaluation) in named:
         took = hours(training + evaluation, chip, utilisation)
         lines.append([name, f"{read:.2e}", f"{training:.2e}", f"{evaluation:.2e}", f"{took:.2f}"])
-    first, *others = (max(map(len, column)) for column in zip(*lines, strict=True))
     head = f"{title}: {len(costs)} runs; hours on one {chip} at {utilisation:.0%} of its peak, an estimate"
-    align = lambda name, *cells: [name.ljust(first), *(x.rjust(n) for x, n in zip(cells, others, strict=True))]
-    return "\n".join([head, *("  ".join(align(*line)).rstrip() for line in lines)])
+    return "\n".join([head, *console.columns(lines)])

@@ -3,7 +3,7 @@
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from bam_jax.system.errors import aliased
@@ -25,6 +25,17 @@ def log(text: str) -> None:
         bars.tqdm.write(text, file=sys.stderr)
     else:
         print(text, file=sys.stderr, flush=True)
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lay out a table for a terminal: the first column to the left, the others to the right.
+
+    >>> columns([["split", "tokens"], ["train", "12,345"]])
+    ['split  tokens', 'train  12,345']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows]
+    return ["  ".join(line).rstrip() for line in lines]
 
 
 def progress(total: int, *, done: int = 0, unit: str = "step", label: str = "", show: bool | None = None) -> Bar:
