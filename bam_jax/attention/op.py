@@ -5,7 +5,7 @@ gradient is one sum over all of them. It is summed in this order, each part in o
 
 1. A tile: over its pairs, by `Bias.cotangents` (`biases/base.py`) in kernels and `Blocks.bias_cotangents` (`cpu/blocks.py`) on
    CPUs. Kernels leave a number for each row of the tile, or where a bias comes in strips for each diagonal (on TPUs
-   `diagonal_sums`, `pallas/tpu_strips.py`; on GPUs, for more than a few parameters, `pallas/gpu_diagonals.py`).
+   `diagonal_sums`, `pallas/tpu_strips.py`; on GPUs, for more than a few parameters, XLA after `pallas/gpu_diagonals.py`).
 2. The tiles of a row: where the backend walks over them, in float32 (the carry of `cpu/chunked.py`, the scratch of the kernels in
    `pallas/`, the blocks of `rows.py`). A kernel that holds queries sums for them, one that holds keys for the keys' coordinates.
 3. Rows and the batch: `ScoringSums.cotangent` (`logits/tile.py`) for kernels; on CPUs the batch is part of the tile

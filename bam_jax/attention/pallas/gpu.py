@@ -8,10 +8,11 @@ A relative bias comes in strips where offsets are those of slots, so that its fo
 
 It is compiled for an H100 and interpreted on a CPU by its tests. On an H100 and an H200 it has parity with every bias and mask,
 and the same bits in each run (docs/accelerator.md). That was before strips, before results were stored in the operands' type
-through shared memory, the output in two halves, and before values that are not finite were replaced there. All this
-has only been compiled, counted (`benchmarks.gpu_static`) and interpreted; the addresses of strips are emulated.
-A formula of many parameters that is not one of offsets (FIRE) spills registers in the gradients of the query side: right, and
-slow.
+through shared memory, the output in two halves, before values that are not finite were replaced there, and before the
+kernel of `gpu_diagonals`. All this has only been compiled, counted (`benchmarks.gpu_static`) and interpreted; the addresses of
+strips are emulated.
+A formula of many parameters (FIRE, or T5 where offsets are not those of slots) spills registers in the gradients of the query
+side: right, and slow.
 """
 
 import dataclasses
@@ -53,7 +54,7 @@ _FORWARD_WIDTH, _BACKWARD_WIDTH = 128, 64
 _BITS = 1 / math.log(2)  # in a nat
 
 FEW = 4
-"""Numbers of a bias whose slopes come in strips."""
+"""The most numbers of a head whose slopes come in strips; for more see `gpu_diagonals`."""
 
 
 def refuses(

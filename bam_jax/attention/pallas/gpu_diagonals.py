@@ -1,7 +1,7 @@
-"""The gradient of a relative bias at every offset, of whatever parameters it is made: sums along the diagonals of tiles.
+"""The gradient of a relative bias at every offset, of whatever parameters it is made.
 
-Tiles that lie on one diagonal have the same offsets, place by place. A block of threads walks along such a diagonal, in several
-texts of the batch, and adds the tiles up. The diagonals of what is left are summed by XLA.
+Tiles on one diagonal of the table of tiles have the same offsets, place by place. A block of threads walks along such a diagonal,
+in several texts of the batch, and adds its tiles up to one. XLA sums along the diagonals inside that.
 """
 
 import functools
@@ -10,27 +10,32 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float, Int
 
+from bam_jax.attention.logits.skipping import Runs
 from bam_jax.attention.logits.tokens import EMPTY
 from bam_jax.attention.pallas import gpu_pipeline
 from bam_jax.attention.pallas.gpu_arithmetic import ALONG_COLUMNS, ALONG_ROWS, TILE_ROWS, keep_finite, spread, zeros
 from bam_jax.attention.pallas.gpu_pipeline import COMPUTING, HELD, LoadedTile, TilePipeline
 from bam_jax.attention.pallas.gpu_strips import PIECES, PairedStrips, strip_bias
 from bam_jax.biases import Bias
+from bam_jax.biases.base import sum_to
 from bam_jax.system.axes import typed
 
 _WIDTH = 64  # keys of a tile; its queries are those of both computing warpgroups
 
-_BLOCKS = 528  # blocks of threads that suffice for all 132 multiprocessors: more only write more sums
+# Blocks of threads, 8 for each multiprocessor, half of which have nothing to do in causal attention: more only write more sums.
+_BLOCKS = 1056
+
+_BYTES = 2**28  # of sums in memory at once, for some heads; for each of them it is about 1 KB a token
 
 
 class _Inputs(NamedTuple):
     """References to everything that the kernel reads, in global memory."""
 
+    first_head: Any  # [1]
     flawed: Any
     runs: Any
     query_matrices: tuple
@@ -51,11 +56,13 @@ def bias_gradient(tiles: TilePipeline, cotangent: Callable, query_matrices: tupl
     batch, length, heads, _ = tiles.q.shape
     blocks = length // HELD, tiles.k.shape[1] // _WIDTH
     table = PairedStrips(*tiles.strip_bias, heads, HELD, _WIDTH, *blocks, keys_in_rows=False)
-    enough = max(1, _BLOCKS // (heads * table.count))
-    parts = max(n for n in range(1, batch + 1) if batch % n == 0 and n <= enough)  # of the batch
+    parts = min(batch, max(1, _BLOCKS // (heads * table.count)))  # of the batch
+    fitting = max(1, _BYTES // (4 * parts * table.count * HELD * _WIDTH))
+    together = max(n for n in range(1, heads + 1) if heads % n == 0 and n <= fitting)  # heads
     inputs = _Inputs(
+        jnp.zeros(1, jnp.int32),
         tiles.flawed,
-        _runs_of_diagonals(tiles, table),
+        _runs(tiles, table),
         query_matrices,
         query_vectors,
         (tiles.k, tiles.v),
@@ -68,12 +75,12 @@ def bias_gradient(tiles: TilePipeline, cotangent: Callable, query_matrices: tupl
 
     def body(*refs: Any) -> None:
         *arrays, out = refs
-        _body(tiles, table, batch // parts, of_strips, cotangent, jax.tree.unflatten(structure, arrays), out)
+        _body(tiles, table, -(-batch // parts), of_strips, cotangent, jax.tree.unflatten(structure, arrays), out)
 
     run = plgpu.kernel(
         body,
-        out_type=typed(jax.ShapeDtypeStruct((parts, heads, table.count, HELD, _WIDTH), jnp.float32), tiles.q),
-        grid=(heads, table.count, parts),
+        out_type=typed(jax.ShapeDtypeStruct((parts, together, table.count, HELD, _WIDTH), jnp.float32), tiles.q),
+        grid=(together, table.count, parts),
         grid_names=("head", "diagonal", "part"),
         num_threads=COMPUTING + 1,
         thread_name="group",
@@ -81,10 +88,16 @@ def bias_gradient(tiles: TilePipeline, cotangent: Callable, query_matrices: tupl
         compiler_params=plgpu.CompilerParams(approx_math=True),
         interpret=interpret,
     )
-    with jax.enable_x64(False):
-        sums = run(*leaves)
-    _, vjp = jax.vjp(table.strips, table.bias)
-    return vjp(_diagonal_sums(sums.sum(0)))[0]
+
+    def of_heads(first: Array) -> Float[Array, "h O"]:
+        with jax.enable_x64(False):
+            sums = run(first[None], *leaves[1:])
+        return _offset_sums(_diagonal_sums(sums.sum(0)), table.step)
+
+    firsts = jnp.arange(0, heads, together, dtype=jnp.int32)
+    d_values = jax.lax.map(of_heads, firsts).reshape(heads, -1) if len(firsts) > 1 else of_heads(firsts[0])
+    values, vjp = jax.vjp(table.values, table.bias)
+    return vjp(sum_to(d_values, values))[0]
 
 
 def _body(
@@ -97,22 +110,25 @@ def _body(
     out: Any,
 ) -> None:
     """All that one block of threads does; see `gpu_pipeline`."""
-    h, diagonal, part, group = (jax.lax.axis_index(name) for name in ("head", "diagonal", "part", "group"))
-    start, steps, whole = (inputs.runs[n, h, diagonal] for n in range(3))
+    own_head, place, part, group = (jax.lax.axis_index(name) for name in ("head", "diagonal", "part", "group"))
+    h = inputs.first_head[0] + own_head
+    diagonal = table.count - 1 - place  # that of causal attention with most tiles first
+    start, steps, whole_start, whole_steps = (inputs.runs[n, h, diagonal] for n in range(4))
     first_flawed = inputs.flawed[0]
     own = pl.ds(group * TILE_ROWS, TILE_ROWS)
-    queries = lambda step: start + step  # the number of the block at each step
-    keys = lambda step: _keys_of(table, diagonal, start + step)
+    query_block = lambda step: start + step
+    key_block = lambda step: _key_block(table, diagonal, start + step)
 
     def compute(loop: Callable) -> None:
-        gpu_pipeline.store(out.at[part, h, diagonal, own], loop(zeros(_WIDTH)))
+        gpu_pipeline.store(out.at[part, own_head, diagonal, own], loop(zeros(_WIDTH)))
 
-    def step(at: tuple, queries: tuple, rows: Any, pairs: tuple, columns: Any, strips: Any, total: Any) -> Any:
+    def add_tile(at: tuple, queries: tuple, rows: Any, pairs: tuple, columns: Any, strips: Any, total: Any) -> Any:
         shape = (TILE_ROWS, _WIDTH)
         load_row = lambda x: spread(plgpu.load(x.at[own], layout=ALONG_ROWS, optimized=False), shape)
         load_column = lambda x: spread(plgpu.load(x, layout=ALONG_COLUMNS), shape, 1)
         read = lambda: jax.tree.map(load_column, columns)
-        finite = (keys(at[1]) + 1) * _WIDTH <= first_flawed
+        beyond = start + at[1] - whole_start
+        finite = (key_block(at[1]) + 1) * _WIDTH <= first_flawed
         loaded = LoadedTile(
             tuple(x.at[own] for x in queries),
             pairs,
@@ -120,7 +136,7 @@ def _body(
             read(),
             read,
             lambda: pl.when(first_flawed < EMPTY)(functools.partial(keep_finite, pairs[-1])),
-            (whole > 0) & finite,
+            (beyond >= 0) & (beyond < whole_steps) & finite,
             of_strips(strips),
             tiles.content,
             lambda *_: None,  # no product is summed
@@ -129,7 +145,7 @@ def _body(
 
     def specs(tokens: int, number: Callable, matrices: tuple, vectors: Any) -> tuple:
         """Those of one side: a text, a block of its tokens, a head."""
-        text = lambda ref, b: part * texts + b if ref.shape[0] > 1 else 0
+        text = lambda ref, b: (part * texts + b) if ref.shape[0] > 1 else 0
         head = lambda ref, axis: h // (tiles.q.shape[2] // ref.shape[axis])
 
         def matrix(ref: Any) -> Any:
@@ -143,14 +159,15 @@ def _body(
 
         return jax.tree.map(matrix, matrices), jax.tree.map(vector, vectors)
 
+    operands = inputs.query_matrices, inputs.query_vectors, inputs.key_matrices, inputs.key_vectors, inputs.strips.at[h]
     pipeline = plgpu.emit_pipeline_warp_specialized(
-        step,
-        grid=(texts, steps),
+        add_tile,
+        grid=(jnp.clip(tiles.q.shape[0] - part * texts, 0, texts), steps),
         in_specs=(
-            *specs(HELD, queries, inputs.query_matrices, inputs.query_vectors),
-            *specs(_WIDTH, keys, inputs.key_matrices, inputs.key_vectors),
-            # The same at each step, which the pipeline does not know.
-            plgpu.BlockSpec((PIECES, table.piece), lambda b, step: (table.index(queries(step), keys(step)), 0)),
+            *specs(HELD, query_block, *operands[:2]),
+            *specs(_WIDTH, key_block, *operands[2:4]),
+            # The same at each step; the pipeline asks for indices that depend on it.
+            plgpu.BlockSpec((PIECES, table.piece), lambda b, step: (diagonal + 0 * step, 0)),
         ),
         max_concurrent_steps=gpu_pipeline.STAGES,
         num_compute_wgs=COMPUTING,
@@ -158,37 +175,40 @@ def _body(
         memory_registers=gpu_pipeline.MEMORY_REGISTERS,
         compute_context=compute,
     )
-    pipeline(*inputs[2:6], inputs.strips.at[h])
+    pipeline(*operands)
 
 
-def _keys_of(table: PairedStrips, diagonal: Any, n: Any) -> Any:
+def _key_block(table: PairedStrips, diagonal: Any, n: Any) -> Any:
     """The block of keys that a diagonal has beside block `n` of queries: the inverse of `StripTable.index`."""
     return (diagonal - table.index(n, 0)) // (table.block_k // table.step)
 
 
-def _runs_of_diagonals(tiles: TilePipeline, table: PairedStrips) -> Int[Array, "3 H G"]:
-    """The first block of queries of each diagonal that needs its tile there, how many there are up to the last one, and whether
-    none of these has a hidden pair.
+def _runs(tiles: TilePipeline, table: PairedStrips) -> Int[Array, "4 H G"]:
+    """For each diagonal the first block of queries and how many there are, of those that need their tile there, and of tiles
+    without hidden pairs.
     """
-    n, diagonal = np.arange(table.query_blocks), np.arange(table.count)[:, None]
-    m = _keys_of(table, diagonal, n)  # [G, N]
-    there = (m >= 0) & (m < table.key_blocks)
+    n = jnp.arange(table.query_blocks, dtype=jnp.int32)
+    m = _key_block(table, jnp.arange(table.count, dtype=jnp.int32)[:, None], n)  # [G, N]
     first, count, whole_first, whole_count = (
         jnp.repeat(x, tiles.block_q // HELD, axis=1)[:, None, : len(n)] * (tiles.block_k // _WIDTH)
         for x in tiles.runs[0]
     )
-    needed = there & (m >= first) & (m < first + count)  # [H, G, N]
-    whole = (m >= whole_first) & (m < whole_first + whole_count)
-    start = jnp.where(needed, n, len(n)).min(2)
-    stop = jnp.where(needed, n + 1, 0).max(2)
-    within = (n >= start[..., None]) & (n < stop[..., None])
-    every = (whole | ~within).all(2)
-    return jnp.stack([jnp.minimum(start, stop), jnp.maximum(stop - start, 0), every]).astype(jnp.int32)
+    within = lambda first, count: (m >= jnp.maximum(first, 0)) & (m < jnp.minimum(first + count, table.key_blocks))
+    return jnp.stack([*Runs.of(within(first, count)), *Runs.unbroken(within(whole_first, whole_count))])
 
 
 def _diagonal_sums(x: Float[Array, "*H n m"]) -> Float[Array, "*H d"]:
-    """Sum the diagonals of tiles, the one of the last row and the first column first."""
+    """Sum along the diagonals inside tiles, the one of the last row and the first column first."""
     n, m = x.shape[-2:]
     # In rows one shorter than they are, each begins one place behind the row above: flipped, rows lie as their diagonals do.
     flat = jnp.pad(x[..., ::-1, :], [(0, 0)] * (x.ndim - 1) + [(0, n)]).reshape(*x.shape[:-2], -1)[..., :-n]
     return flat.reshape(*x.shape[:-2], n, n + m - 1).sum(-2)
+
+
+def _offset_sums(strips: Float[Array, "H G n"], step: int) -> Float[Array, "H O"]:
+    """Sum what lies in several strips: the transpose of `StripTable.cut`, whose own would add in any order on a GPU."""
+    heads, count, used = strips.shape
+    pieces = (used + 1) // step
+    parts = jnp.pad(strips, ((0, 0), (0, 0), (0, 1))).reshape(heads, count, pieces, step)
+    moved = [jnp.pad(parts[:, :, n], ((0, 0), (n, pieces - 1 - n), (0, 0))) for n in range(pieces)]
+    return jnp.stack(moved).sum(0).reshape(heads, -1)[:, :-1]

@@ -152,10 +152,10 @@ def test_every_bias_compiles_for_an_h100(name, packed):
     dtype = "float16" if name == "ggd" else "bfloat16"
     arguments = gpu_static.operand_shapes(name, 48 if packed else 128, length=300, packed=packed, dtype=dtype)
     forms = gpu_static.forms(name)
-    if name not in ("ggd", "alibi"):
-        forms = forms[
-            -1:
-        ]  # in strips, the kernels of one bias differ from those of another in the number of strips alone
+    if name not in ("ggd", "alibi", "t5"):
+        # In strips, the kernels of one bias differ from those of another in the number of strips alone, but for T5's, which
+        # has more numbers than slopes are made for.
+        forms = forms[-1:]
     each = [gpu_static.kernels(*arguments, in_strips=in_strips) for in_strips in forms]
     for f, shapes in (kernel for kernels in each for kernel in kernels.values()):
         with jax.enable_x64(name == "ggd"):
