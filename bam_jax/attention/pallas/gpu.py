@@ -279,8 +279,10 @@ def _query_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
     """Add a tile to dq and the sums over keys: d_logit = weight * (d_out . v - delta)."""
     (k, _), (queries, *_), ((dq,), d_query) = loaded.streamed, loaded.along_rows, state
     if d_query and jax.tree.leaves(loaded.bias) and not isinstance(loaded.bias, StripBias):
-        # What a formula and its gradient share would lie in registers on both ways around a mask, more than there are.
-        loaded = dataclasses.replace(loaded, whole=False)
+        # What a formula and its gradient share would lie in registers on both ways around a mask, and around the mending of
+        # values: more than there are.
+        loaded.mend()
+        loaded = dataclasses.replace(loaded, whole=False, mend=lambda: None)
     d_logits, raw, scores = _d_logits(loaded)
     d_temperature = []
     if queries.temperature is not None:
