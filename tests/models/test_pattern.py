@@ -183,7 +183,7 @@ def test_a_pattern_is_compiled_once_for_any_depth():
         return str(jax.make_jaxpr(jax.grad(loss))(state, tokens)).count(" = ")
 
     local = "rope:window=128/rope:window=128/rope:window=128/nope"
-    assert count(local, 8) == count(local, 48) < 1.25 * count("rope", 48)
+    assert count(local, 8) == count(local, 48) < 1.6 * count("rope", 48)
     several = "bam/bam/bam/rope"
     assert count(several, 8) == count(several, 48) < 2 * count("bam", 48)
 
