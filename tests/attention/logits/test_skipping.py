@@ -250,7 +250,8 @@ def test_runs_of_tiles_without_a_hidden_pair(mask, strip, monkeypatch, rng):
 
 @pytest.mark.parametrize("mask", [Mask(), Mask(window=13), Mask(causal=False), Mask(causal=False, window=9)])
 @pytest.mark.parametrize(
-    ("queries", "keys", "start"), [(48, 48, 0), (30, 50, 20), (30, 50, 3), (20, 41, 60), (20, 41, -30), (1, 41, 40)]
+    ("queries", "keys", "start"),
+    [(48, 48, 0), (30, 50, 20), (30, 50, 3), (30, 50, 14), (48, 50, 2), (20, 41, 60), (20, 41, -30), (1, 41, 40)],
 )
 def test_runs_of_slots_are_those_of_positions(mask, queries, keys, start, rng):
     """Tokens that promise to be consecutive: as many queries and keys, with queries so many slots behind the first key."""
