@@ -62,7 +62,7 @@ class Backend:
         own_width: whether values may be wider or narrower than keys; else both are padded to the larger width.
         plain: whether JAX itself differentiates `forward`, in every mode and as often as wanted.
         scales: whether a scale costs its logits nothing: then the queries are not multiplied beforehand; see `_fold_scale`.
-        alone: `forward` where nobody asks for gradients, which stores no digits of out for `backward`; None: `forward`.
+        alone: `forward` for calls without gradients, whose out is in q's dtype alone; None: `forward`.
     """
 
     forward: Callable
@@ -90,13 +90,15 @@ def _nothing_refused(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
 
 def _imported(module: str, name: str) -> Callable:
     """A function of a module that is imported at its first use, since the compiler it writes for is slow to import."""
-    return lambda *arguments: getattr(importlib.import_module(module), name)(*arguments)
+    return lambda *arguments, **options: getattr(importlib.import_module(module), name)(*arguments, **options)
 
 
 def _kernels(module: str, twin: Callable = rows.forward, *, scales: bool = False) -> Backend:
     """The backend of a module of kernels, whose forward pass has the derivatives of its twin."""
-    passes = differentiable(_imported(module, "forward"), _imported(module, "backward"), twin)
-    return Backend(*passes, _imported(module, "refuses"), scales=scales, alone=_imported(module, "forward_alone"))
+    forward = _imported(module, "forward")
+    passes = differentiable(forward, _imported(module, "backward"), twin)
+    alone = functools.partial(forward, alone=True)
+    return Backend(*passes, _imported(module, "refuses"), scales=scales, alone=alone)
 
 
 def _rows_in_halves(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> tuple[Halves, Array]:

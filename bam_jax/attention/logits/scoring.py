@@ -107,8 +107,6 @@ def origin(scoring: Scoring) -> Int[Array, "#B 1"]:
     offsets of its neighbours are exact wherever the text begins. No difference of two positions leaves int32.
     """
     position = scoring.queries.position
-    if compares_offsets(scoring) and scoring.queries.consecutive:
-        return jnp.maximum(scoring.queries.start, 0)[None, None]
     if compares_offsets(scoring):
         return jnp.maximum(position.min(1, keepdims=True), 0)
     return jnp.zeros((1, 1), position.dtype)
@@ -171,16 +169,11 @@ def mask_nonfinite(
     NaN. So the key carries it for both: who sees it becomes NaN, who does not never meets it.
     """
     finite = jnp.isfinite(v)
-    # A sum, and no choice between keys and NaNs: see `where_finite`.
+    # A sum, and no choice between keys and NaNs, for the reason below.
     flaw = jnp.where(finite.all(-1, keepdims=True), 0, jnp.nan).astype(k.dtype)
-    return k + flaw, where_finite(v, finite)
-
-
-def where_finite(x: Float[Array, "..."], finite: Bool[Array, "..."]) -> Float[Array, "..."]:
-    """x, and 0 where it is not finite."""
-    # Zeros that seem to depend on x. A loop over layers computes what depends on none of them once and keeps it: an array of
-    # zeros as large as x, which every layer would read.
-    return jnp.where(finite, x, (finite ^ finite).astype(x.dtype))
+    # Zeros that seem to depend on v. A loop over layers computes what depends on none of them once and keeps it: an array of
+    # zeros as large as v, which every layer would read.
+    return k + flaw, jnp.where(finite, v, (finite ^ finite).astype(v.dtype))
 
 
 class Differentiable(NamedTuple):

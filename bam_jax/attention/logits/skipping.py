@@ -150,14 +150,14 @@ def whole_runs(
     whole tiles outside its run, where a mask does no harm.
     """
     if _by_slots(scoring):
-        seen, blocks_q, blocks_k = (
+        seen, (slots_q, slots_k) = (
             _seen_offsets(scoring),
-            _sound(scoring.queries, block_q),
-            _sound(scoring.keys, block_k),
+            (x.position.shape[1] for x in (scoring.queries, scoring.keys)),
         )
+        sound_q, sound_k = _sound(scoring.queries, block_q), _sound(scoring.keys, block_k)
         return (
-            seen.whole_runs(scoring.queries.position.shape[1], block_q, blocks_q, block_k, blocks_k),
-            seen.turned().whole_runs(scoring.keys.position.shape[1], block_k, blocks_k, block_q, blocks_q),
+            seen.whole_runs(slots_q, block_q, sound_q, block_k, sound_k),
+            seen.turned().whole_runs(slots_k, block_k, sound_k, block_q, sound_q),
         )
     queries, keys = Extents.of_queries(q, scoring, block_q), Extents.of_keys(q, k, scoring, block_k)
     in_all = lambda x, block: x.reshape(*x.shape[:2], -1, block).all((0, 1, 3))
@@ -206,12 +206,9 @@ class _SeenOffsets(NamedTuple):
         return self._runs(-(-low // block), jnp.where(start // own_block < own_sound, stop, 0), start)
 
     def _runs(self, first: Array | int, stop: Array, start: np.ndarray) -> Runs:
-        """The runs of the blocks from the first to the last before another."""
+        """The runs from one block up to, and without, another."""
         length = jnp.broadcast_to(jnp.maximum(stop - first, 0), start.shape).astype(jnp.int32)
-        # Constants where all begin at 0.
-        return Runs(
-            jnp.asarray(np.zeros_like(start)) if self.least is None else jnp.where(length > 0, first, 0), length
-        )
+        return Runs(jnp.where(length > 0, first, 0).astype(jnp.int32), length)
 
 
 def _by_slots(scoring: Scoring) -> bool:

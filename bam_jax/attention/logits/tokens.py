@@ -59,8 +59,8 @@ class Tokens:
             max(position, prefix - 1) lets all see a prefix. Both are asked of queries alone.
         kinds: kinds of the keys that repeat, which backends may make use of; None: each has a key and a value of its own.
         summary: bounds of the keys of a cache, which backends may make use of; None: who wants them looks at all tokens.
-        consecutive: a promise that position[b, t] = start + t in every slot but the empty ones. Nobody then looks at
-            positions to find out which keys are seen, or where strips are right. Slices keep it; other orders must take it back.
+        consecutive: a promise that position[b, t] = start + t in every slot but the empty ones. Which tiles are needed, and
+            that strips are right, then follows from the slots. Slices keep it; other orders must take it back.
     """
 
     position: Int[Array, "#B T"]

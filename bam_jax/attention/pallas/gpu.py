@@ -54,7 +54,7 @@ _FORWARD_WIDTH, _BACKWARD_WIDTH = 128, 64
 _BITS = 1 / math.log(2)  # in a nat
 
 FEW = 4
-"""The most numbers of a head whose slopes come in strips; for more see `gpu_diagonals`."""
+"""A head with more trained parameters has no strips of slopes; see `gpu_diagonals`."""
 
 
 def refuses(
@@ -109,10 +109,6 @@ def forward(
     return strips.by_slots(scoring, LOWERED, (Uniform,), run)
 
 
-forward_alone = functools.partial(forward, alone=True)
-"""See `Backend.alone`."""
-
-
 def tiled_forward(
     q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, shift: Array | None, *, alone: bool = False
 ) -> tuple[Any, Array]:
@@ -165,7 +161,7 @@ def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Ar
     vectors = (pipeline.queries, *(skipping.pad(x[:, :, None], pipeline.block_q) for x in (lse, delta)))
 
     parameters, columns, wanted = tile.Parameters.of(scoring.bias), _wanted_columns(residuals), residuals.wanted
-    # In strips a parameter costs one more, of slopes. Many are made of the sums of all offsets, by a kernel of their own.
+    # Each parameter takes a strip more, that of its slopes. Where there are many, a kernel sums the gradient at all offsets.
     many = shift is not None and len(columns) > FEW
     if many:
         columns, wanted = [], wanted._replace(bias=(False,) * len(wanted.bias))

@@ -1,7 +1,7 @@
-"""The gradient of a relative bias at every offset, of whatever parameters it is made.
+"""The gradient of a relative bias at every offset, whatever its parameters are.
 
-Tiles on one diagonal of the table of tiles have the same offsets, place by place. A block of threads walks along such a diagonal,
-in several texts of the batch, and adds its tiles up to one. XLA sums along the diagonals inside that.
+Tiles on one diagonal of the table of tiles have the same offsets at the same places. A block of threads walks along such a
+diagonal, in several texts of the batch, and adds up its tiles. XLA sums the result along the diagonals inside it.
 """
 
 import functools
@@ -26,10 +26,12 @@ from bam_jax.system.axes import typed
 
 _WIDTH = 64  # keys of a tile; its queries are those of both computing warpgroups
 
-# Blocks of threads, 8 for each multiprocessor, half of which have nothing to do in causal attention: more only write more sums.
+# Blocks of threads: 8 for each multiprocessor, half of which have nothing to do in causal attention. More would only write more.
 _BLOCKS = 1056
 
-_BYTES = 2**28  # of sums in memory at once, for some heads; for each of them it is about 1 KB a token
+_BYTES = (
+    2**28
+)  # of sums in memory at once. A head takes about 1 KB a token: long texts are computed some heads at a time.
 
 
 class _Inputs(NamedTuple):

@@ -46,7 +46,8 @@ _SWIZZLES = 128, 64, 32
 STAGES = 2  # Buffers of each operand: tiles are computed from one while the other is filled.
 
 MEMORY_REGISTERS = 40  # Of a thread that only starts copies; the computing warpgroups share what it gives back.
-_SHORT = 512  # tokens, of which few tiles are negligible: to read all queries and keys for their bounds takes longer
+# Tokens of which few tiles are negligible: by an estimate, reading all queries and keys for the bounds takes longer.
+_SHORT = 512
 _INTERPRET: Any = plgpu.InterpretGPUParams()  # How kernels run on a CPU.
 
 
@@ -320,7 +321,7 @@ class _Walk:
 
             def mend() -> None:
                 if not self._holds_keys:  # which were mended before the first tile
-                    # Each warpgroup replaces all of them, for itself. What the other one may be reading stays what it is.
+                    # Both warpgroups do this to the whole block. They write the same numbers, so neither disturbs the other.
                     pl.when(flawed)(functools.partial(keep_finite, matrices[-1]))
 
             loaded = LoadedTile(tuple(mine), matrices, rows, read(), read, mend, whole, bias, self.tiles.content, add)

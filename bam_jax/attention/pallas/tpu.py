@@ -66,10 +66,6 @@ def forward(
     return strips.by_slots(scoring, tile.LOWERED, _CHEAP, run)
 
 
-forward_alone = functools.partial(forward, alone=True)
-"""See `Backend.alone`."""
-
-
 def tiled_forward(
     q: Array,
     k: Array,
