@@ -72,7 +72,7 @@ class PaTH(Rowwise):
         """See `Rowwise`."""
         queries, keys = _wide(rows)
         width, slots = queries.shape[-1] // 2, keys.shape[1]
-        chunk = min(self.CHUNK, slots)
+        chunk = min(self.CHUNK, 1 << (slots - 1).bit_length())
         chunks = lambda x, axis: jnp.moveaxis(
             _filled(x, axis, chunk).reshape(*x.shape[:axis], -1, chunk, *x.shape[axis + 1 :]), axis, 0
         )
@@ -86,7 +86,7 @@ class PaTH(Rowwise):
         later = jnp.triu(jnp.ones((chunk, chunk), bool), 1)
         gram = _dot("nbktd,nbkud->nbktu", w, w)
         system = jnp.eye(chunk, dtype=w.dtype) + jnp.where(later, beta * gram, 0)
-        solved = jax.scipy.linalg.solve_triangular(system, beta * jnp.eye(chunk, dtype=w.dtype), unit_diagonal=True)
+        solved = _inverse(system) * beta.swapaxes(3, 4)
         taken = jnp.where(later.T, _dot("nbkud,nbkjd->nbkuj", w, k), 0)  # of the logit of j by a later u
 
         behind = _behind(rows)
@@ -107,6 +107,26 @@ class PaTH(Rowwise):
 
 def _dot(spec: str, *operands: Array) -> Array:
     return jnp.einsum(spec, *operands, precision="highest")  # logits are float32 everywhere
+
+
+@jax.custom_jvp
+def _inverse(x: Float[Array, "... C C"]) -> Float[Array, "... C C"]:
+    """Invert upper triangular matrices with ones on the diagonal, C a power of two.
+
+    A triangular solver does the same. On a CPU it is LAPACK's, whose threads wait for each other once for every matrix.
+    """
+    half = x.shape[-1] // 2
+    if not half:
+        return jnp.ones_like(x)
+    first, last = _inverse(jnp.stack([x[..., :half, :half], x[..., half:, half:]]))
+    corner = -_dot("...ij,...jk,...kl->...il", first, x[..., :half, half:], last)
+    return jnp.block([[first, corner], [jnp.zeros_like(corner), last]])
+
+
+@_inverse.defjvp
+def _inverse_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    inverse = _inverse(*primals)
+    return inverse, -_dot("...ij,...jk,...kl->...il", inverse, *tangents, inverse)
 
 
 def _filled(x: Array, axis: int, chunk: int) -> Array:

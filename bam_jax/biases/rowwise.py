@@ -4,6 +4,7 @@ They run where rows are at hand: on the backends "reference" and "rows" of atten
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import ClassVar
@@ -90,19 +91,28 @@ class DAPE(Rowwise):
         return total + jnp.moveaxis(self._along_keys(hidden, self.w2, self.b2, visible), -1, 1)
 
     def _along_keys(self, x: Array, weights: Array, offset: Array, visible: Array) -> Array:
-        """[B, T, S, C] -> [B, T, S, C']: a product with the neighbours side by side.
+        """[B, T, S, C] -> [B, T, S, C']: a product with the neighbours side by side, or one with products side by side.
 
         XLA's convolution says the same. On a CPU it is faster outside of loops, and many times slower where layers are a loop.
         """
-        keys, wide = x.shape[2], weights.shape[-1]
-        before = (wide - 1) // 2
-        padded = jnp.pad(jnp.where(visible, x, 0), ((0, 0), (0, 0), (before, wide - 1 - before), (0, 0)))
-        neighbours = jnp.concatenate([padded[:, :, n : n + keys] for n in range(wide)], axis=-1)
-        matrix = weights.transpose(2, 1, 0).reshape(-1, weights.shape[0]).astype(x.dtype)
-        made = jnp.dot(
-            neighbours.reshape(-1, len(matrix)), matrix, precision="highest"
-        )  # logits are float32 everywhere
-        return made.reshape(*x.shape[:3], -1) + offset.astype(x.dtype)
+        keys, (made, read, wide) = x.shape[2], weights.shape
+        x, before = jnp.where(visible, x, 0), (wide - 1) // 2
+
+        def neighbours(x: Array) -> list[Array]:
+            padded = jnp.pad(x, ((0, 0), (0, 0), (before, wide - 1 - before), (0, 0)))
+            return [padded[:, :, n : n + keys] for n in range(wide)]
+
+        def product(x: Array, *order: int) -> Array:
+            matrix = weights.transpose(order).reshape(x.shape[-1], -1).astype(x.dtype)
+            # logits are float32 everywhere
+            return jnp.dot(x.reshape(-1, len(matrix)), matrix, precision="highest").reshape(*x.shape[:3], -1)
+
+        if read <= made:
+            y = product(jnp.concatenate(neighbours(x), axis=-1), 2, 1, 0)
+        else:
+            of_all = neighbours(product(x, 1, 2, 0))
+            y = functools.reduce(jnp.add, (x[..., n * made : (n + 1) * made] for n, x in enumerate(of_all)))
+        return y + offset.astype(x.dtype)
 
 
 @bias
