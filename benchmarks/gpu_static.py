@@ -26,7 +26,8 @@ import pathlib
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -75,6 +76,8 @@ BIASES = {
     "cable": biases.CABLE(),
     "k_cable": biases.KCABLE(),
     "contextual": biases.ContextualGaussian(_head(), _head()),
+    "inkling": biases.Mixture(biases.Band(_number(16, 1024))),
+    "bam_mixture": biases.Mixture(biases.GeneralisedGaussian(_number(8), _number(8), _number(8))),
 }
 """Every bias that the kernels compute, with parameters that have a shape only."""
 WHOLE = "uniform", "alibi", "ggd"
@@ -101,10 +104,12 @@ def operand_shapes(
     if name in ("difference", "distance", "cable", "k_cable", "contextual"):
         i, j = own(), own()
         i = (_number(1, HEADS, length), i) if name in ("cable", "k_cable") else i
+    if isinstance(bias := BIASES[name], biases.Mixture):  # a query has a weight of each profile for each head
+        i = (_number(1, HEADS, length),) * len(jax.tree.leaves(bias.profiles)[0])
     row = _integers(1, length)
     side = lambda x: Tokens(row, row if packed else None, x)
     mask = Mask(causal=name != "t5_bidirectional", window=length // 2 if packed else None)
-    scoring = Scoring(BIASES[name], side(i), side(j), _number(1, HEADS, length) if packed else None, mask)
+    scoring = Scoring(bias, side(i), side(j), _number(1, HEADS, length) if packed else None, mask)
     x = lambda heads: jax.ShapeDtypeStruct((1, length, heads, width), dtype)
     return x(HEADS), x(KEY_HEADS), x(KEY_HEADS), scoring
 
@@ -189,11 +194,21 @@ def tokamax_kernels(width: int) -> dict[str, tuple[Callable, tuple]]:
     }
 
 
-def measure(kernels: dict[str, tuple[Callable, tuple]], **setting: Any) -> Iterator[dict]:
+def known_columns(name: str, width: int) -> dict[str, int]:
+    """Columns of the tiles of each kernel whose first product is not that of queries and keys: it mixes profiles."""
+    if not isinstance(BIASES[name], biases.Mixture):
+        return {}
+    backward = dict.fromkeys(("query_gradients", "key_gradients", "bias_gradients"), gpu.BACKWARD_WIDTH)
+    return {"forward": gpu.tile_columns(width, mixed=True)} | backward
+
+
+def measure(
+    kernels: dict[str, tuple[Callable, tuple]], columns: Mapping[str, int] = types.MappingProxyType({}), **setting: Any
+) -> Iterator[dict]:
     """Compile each kernel and yield what the compiler made of it, after the setting.
 
     That is the registers of a thread, bytes that a thread spills, bytes of shared memory, and a thread's instructions for each
-    logit of a tile, in all and by pipe; see `sass.per_logit`.
+    logit of a tile, in all and by pipe; see `sass.per_logit`, which takes the `columns` of a kernel.
     """
     for kernel, (f, arguments) in kernels.items():
         with _captured_output() as captured:
@@ -210,7 +225,7 @@ def measure(kernels: dict[str, tuple[Callable, tuple]], **setting: Any) -> Itera
             "spill_stores": last(r"(\d+) bytes spill stores"),
             "spill_loads": last(r"(\d+) bytes spill loads"),
             "shared_memory": last(r"smem_scratch_bytes=(\d+)"),
-            **sass.per_logit(captured[0]),
+            **sass.per_logit(captured[0], columns.get(kernel)),
         }
 
 
@@ -299,7 +314,7 @@ def main(argv: Sequence[str]) -> None:
         for in_strips in forms(name):
             each = kernels(*operand_shapes(name, width, packed=packed), in_strips=in_strips)
             setting = {"bias": name, "head_width": width, "packed": packed, "strips": in_strips}
-            for record in measure(each, **setting):
+            for record in measure(each, known_columns(name, width), **setting):
                 add(record, records)
     for width in (64, 128) if importlib.util.find_spec("tokamax") else ():
         for record in measure(tokamax_kernels(width), bias="none, tokamax", head_width=width):

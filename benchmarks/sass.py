@@ -21,11 +21,14 @@ class _Instruction(NamedTuple):
     conditional: bool
 
 
-def per_logit(disassembly: str) -> dict[str, float]:
+def per_logit(disassembly: str, columns: int | None = None) -> dict[str, float]:
     """Count a thread's instructions on one tile, in all and by pipe, divided by its logits there.
 
     The shortest path through the loop over tiles is counted: a tile without hidden pairs takes it. Some kernels have a separate
     loop for such tiles.
+
+    Args:
+        columns: of a tile; None: those of the first product, which is that of queries and keys.
     """
     code, labels = _parse(disassembly)
     paths = [_shortest(code, labels, *loop) for loop in _loops(code, labels)]
@@ -34,7 +37,7 @@ def per_logit(disassembly: str) -> dict[str, float]:
     path = min((path for path in paths if len(products(path)) == whole), key=len)
     first = re.match(r"HGMMA\.64x(\d+)x", products(path)[0])
     assert first is not None
-    logits = int(first.group(1)) // 2  # of 64 rows, in 128 threads; the first product is that of queries and keys
+    logits = (columns or int(first.group(1))) // 2  # of 64 rows, in 128 threads
     of = {name: pipe for pipe, names in _PIPES.items() for name in names}
     counts = collections.Counter(of.get(code[n].name.split(".")[0], "other") for n in path)
     counted = {pipe: round(counts[pipe] / logits, 2) for pipe in (*_PIPES, "other")}

@@ -16,8 +16,8 @@ class Mixture(Bias):
 
     A query's coordinate in `Tokens` is the tuple (r_1, ..., r_C), each [#B, #H, T]; keys have none. Attention adds the positions:
     the formula takes i = (position, (r_1, ..., r_C)) and j, a position. Where positions follow one another, the backends
-    "chunked" and "pallas_tpu" compute the biases of a tile of n queries and m keys as one product of the weights [n, C] and
-    the profiles at all offsets [C, n + m].
+    "chunked", "pallas_tpu" and "pallas_gpu" compute the biases of a tile of n queries and m keys as one product of the weights
+    [n, C] and the profiles at all offsets [C, n + m].
 
     Args:
         profiles: a `Relative` bias with the parameters of C heads; f_c is that of head c.

@@ -223,6 +223,11 @@ MIXED = [
     Case("pallas_tpu", "float32", "mixed_band", "bidirectional", 2, True, 1, "ragged", "each", dropout=0.4),
     Case("pallas_tpu", "bfloat16", "mixture", "causal", 2, True, B, "ragged", "each"),
     Case("pallas_tpu", "float32", "mixture", "causal", 2, False, B, "decoding", "each"),
+    Case("pallas_gpu", "float32", "mixture", "causal", 2, True, B, "whole", "each"),
+    Case("pallas_gpu", "float32", "mixed_band", "window", 4, True, 1, "cached", "shared", start=2**26 + 3),
+    Case("pallas_gpu", "float32", "mixture", "both_sides", 1, False, 0, "padded", "each", soft_cap=1.5, sinks=True),
+    Case("pallas_gpu", "float32", "mixed_band", "bidirectional", 2, True, 1, "ragged", "each", dropout=0.4),
+    Case("pallas_gpu", "bfloat16", "mixture", "causal", 2, True, B, "ragged", "each"),
 ]
 BY_TILES = [name for name in BACKENDS if name not in ("reference", "rows")]
 

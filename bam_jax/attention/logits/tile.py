@@ -5,7 +5,7 @@ Everything about tokens comes as arrays with an axis of length one, [1, n] on on
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -239,7 +239,7 @@ def _unstacked(parts: Iterable[Array], flags: list[bool]) -> list[Array | None]:
     return [next(rest) if flag else None for flag in flags]
 
 
-def refolded(tree: Any, parts: list[Array | None]) -> Any:
+def refolded(tree: Any, parts: Sequence[Array | None]) -> Any:
     """The cotangent of a tree of arrays [#B, #H, T] from those of its leaves, [B, H, T or more]; None: zeros."""
     leaves, whole = jax.tree.flatten(tree)
 

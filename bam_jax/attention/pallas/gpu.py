@@ -4,13 +4,14 @@ A block of threads holds 128 queries (forward, and the gradients of the query si
 in each of its two computing warpgroups, and a third warpgroup brings the blocks of the streamed side through shared memory. What
 is stationary lies along the rows of a tile, so that every sum over the other side runs along a row, inside four threads. Operands
 keep their layout [B, T, H, D]. Positions are inputs, so that packed, cached and rotated tokens need no kernel of their own.
-A relative bias comes in strips where offsets are those of slots, so that its formula costs a tile nothing; see `gpu_strips`.
+A relative bias comes in strips where offsets are those of slots, so that its formula costs a tile nothing; see `gpu_strips`,
+and `gpu_profiles` for strips that queries mix.
 
 It is compiled for an H100 and interpreted on a CPU by its tests. On an H100 and an H200 it has parity with every bias and mask,
 and the same bits in each run (docs/accelerator.md). That was before strips, before results were stored in the operands' type
-through shared memory, the output in two halves, before values that are not finite were replaced there, and before the
-kernel of `gpu_diagonals`. All this has only been compiled, counted (`benchmarks.gpu_static`) and interpreted; the addresses of
-strips are emulated.
+through shared memory, the output in two halves, before values that are not finite were replaced there, and before
+`gpu_diagonals` and `gpu_profiles`. All this has only been compiled, counted (`benchmarks.gpu_static`) and interpreted; the
+addresses of strips, and those of mixed biases, are emulated.
 A formula of many parameters (FIRE, or T5 where offsets are not those of slots) spills registers in the gradients of the query
 side: right, and slow.
 """
@@ -32,8 +33,8 @@ from bam_jax.attention.logits.dropout import drop
 from bam_jax.attention.logits.halves import Halves
 from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Gradients, Residuals, Scoring, mask_nonfinite
 from bam_jax.attention.logits.skipping import Tiling
-from bam_jax.attention.pallas import gpu_diagonals, strips
-from bam_jax.attention.pallas.gpu_arithmetic import constant_vector, product, row_sum, spread, zeros
+from bam_jax.attention.pallas import gpu_diagonals, gpu_profiles, strips
+from bam_jax.attention.pallas.gpu_arithmetic import add_product, constant_vector, product, row_sum, spread, zeros
 from bam_jax.attention.pallas.gpu_formula import LOWERED, cotangents, lowered
 from bam_jax.attention.pallas.gpu_pipeline import Kernel, LoadedTile, TilePipeline, pad
 from bam_jax.attention.pallas.gpu_strips import StripBias
@@ -49,7 +50,9 @@ _MISCOMPILING = range(12080, 12091)
 not, calls itself 12090 as 12.9.0 does."""
 
 # The streamed side's tokens in a tile: backward passes hold logits, weights and their gradients in registers at once.
-_FORWARD_WIDTH, _BACKWARD_WIDTH = 128, 64
+_FORWARD_WIDTH, BACKWARD_WIDTH = 128, 64
+
+_PROFILES = 32  # that queries mix, at most
 
 _BITS = 1 / math.log(2)  # in a nat
 
@@ -77,8 +80,8 @@ def refuses(
         if cuda is not None and int(cuda.group(1)) in _MISCOMPILING:
             version = int(cuda.group(1))
             return f"the assembler of CUDA {version // 1000}.{version % 1000 // 10} miscompiles masks; take CUDA 13"
-    if isinstance(scoring.bias, Mixture):
-        return tile.unsupported(scoring, LOWERED)  # strips of profiles are laid out for TPUs alone
+    if isinstance(scoring.bias, Mixture) and (number := len(jax.tree.leaves(scoring.queries.coordinate))) > _PROFILES:
+        return f"{number} profiles, above {_PROFILES}: they take a block's shared memory"
     return strips.refusal(scoring, LOWERED)
 
 
@@ -116,10 +119,17 @@ def tiled_forward(
     pipeline = TilePipeline.of(q, k, v, scoring, tiling, shift)
     halves = [q.dtype] if alone else [q.dtype] * 2
     finish = functools.partial(_forward_finish, halves)
-    kernel = Kernel("forward", _forward_start, _forward_step, finish, _FORWARD_WIDTH)
-    made, (lse,) = pipeline.over_keys(kernel, (pipeline.q,), pipeline.queries, matrices=halves, vectors=1)
+    width = tile_columns(pipeline.q.shape[3], mixed=bool(pipeline.weights))
+    kernel = Kernel("forward", _forward_start, _forward_step, finish, width)
+    matrices = [jax.ShapeDtypeStruct(pipeline.q.shape[3:], half) for half in halves]
+    made, (lse,) = pipeline.over_keys(kernel, (pipeline.q,), pipeline.queries, matrices=matrices, vectors=1)
     out = [x[:, : q.shape[1], :, : q.shape[3]] for x in made]
     return out[0] if alone else Halves(*out), lse[:, :, : q.shape[1]]
+
+
+def tile_columns(width: int, *, mixed: bool) -> int:
+    """Keys of a tile, forward: mixed biases go through shared memory, of which wide heads leave less."""
+    return BACKWARD_WIDTH if mixed and width > 64 else _FORWARD_WIDTH
 
 
 def _one_query(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
@@ -162,9 +172,14 @@ def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Ar
 
     parameters, columns, wanted = tile.Parameters.of(scoring.bias), _wanted_columns(residuals), residuals.wanted
     # Each parameter takes a strip more, that of its slopes. Where there are many, a kernel sums the gradient at all offsets.
-    many = shift is not None and len(columns) > FEW
+    many = shift is not None and (any(wanted.bias) if pipeline.weights else len(columns) > FEW)
+    of_weights = [
+        jax.ShapeDtypeStruct(x.shape[3:], jnp.float32) for x in pipeline.weights if any(wanted.query_coordinate)
+    ]
     if many:
         columns, wanted = [], wanted._replace(bias=(False,) * len(wanted.bias))
+    if pipeline.weights:
+        wanted = wanted._replace(query_coordinate=(False,) * len(wanted.query_coordinate))
     sums = tile.ScoringSums.of(scoring, parameters, wanted)
     query_sums, key_sums = sum(sums.of_queries), sum(sums.of_keys)
     of_queries = sums.of_queries
@@ -174,29 +189,38 @@ def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Ar
     # the order of every sum is the same in each run.
     query_kernel = Kernel(
         "query_gradients",
-        functools.partial(_gradient_start, 1, query_sums),
+        functools.partial(_gradient_start, [None, *(x.shape[0] for x in of_weights)], query_sums),
         functools.partial(_query_step, of_queries),
-        functools.partial(_gradient_finish, (pipeline.content.scaled,)),
-        _BACKWARD_WIDTH,
+        functools.partial(_gradient_finish, (pipeline.content.scaled, *[_as_it_is] * len(of_weights))),
+        BACKWARD_WIDTH,
         tuple(columns) if shift is not None else (),
     )
     key_kernel = Kernel(
         "key_gradients",
-        functools.partial(_gradient_start, 2, key_sums),
+        functools.partial(_gradient_start, [None] * 2, key_sums),
         functools.partial(_key_step, sums.of_keys),
         functools.partial(_gradient_finish, (pipeline.content.scaled, _as_it_is)),
-        _BACKWARD_WIDTH,
+        BACKWARD_WIDTH,
     )
-    (dq,), d_query = pipeline.over_keys(query_kernel, matrices, vectors, matrices=[q.dtype], vectors=query_sums)
+    row = lambda dtype: jax.ShapeDtypeStruct(pipeline.q.shape[3:], dtype)
+    (dq, *d_weights), d_query = pipeline.over_keys(
+        query_kernel, matrices, vectors, matrices=[row(q.dtype), *of_weights], vectors=query_sums
+    )
     # With grouped queries, gradients are summed over the query heads before they are rounded.
     kind = q.dtype if q.shape[2] == k.shape[2] else jnp.float32
-    of_query_heads, d_key = pipeline.over_queries(key_kernel, matrices, vectors, matrices=[kind] * 2, vectors=key_sums)
+    of_query_heads, d_key = pipeline.over_queries(
+        key_kernel, matrices, vectors, matrices=[row(kind)] * 2, vectors=key_sums
+    )
     dk, dv = (x.reshape(*x.shape[:2], k.shape[2], -1, x.shape[3]).sum(3) for x in of_query_heads)
 
     d_scoring = sums.cotangent(d_query, d_key, q.shape[2])
     if many:
         d_bias = gpu_diagonals.bias_gradient(pipeline, _bias_cotangent, matrices, vectors)
         d_scoring = dataclasses.replace(d_scoring, bias=d_bias)
+    if d_weights:
+        mixed = scoring.queries.coordinate
+        d_mixed = tile.refolded(mixed, gpu_profiles.weights_cotangent(d_weights[0], len(jax.tree.leaves(mixed))))
+        d_scoring = dataclasses.replace(d_scoring, queries=dataclasses.replace(d_scoring.queries, coordinate=d_mixed))
     unpadded = lambda x, like: x[:, : like.shape[1], :, : like.shape[3]].astype(like.dtype)
     return Gradients(unpadded(dq, q), unpadded(dk, k), unpadded(dv, v), d_scoring)
 
@@ -240,7 +264,7 @@ def _forward_step(loaded: LoadedTile, state: tuple) -> tuple:
     # What was summed so far is relative to the old maximum. It shrinks first, since the tensor cores add on top of it.
     shrink = jnp.exp2((top - highest) * _BITS)
     kept = drop(weights, lowered(tile.dropout_factor, loaded.along_rows, loaded.along_columns))
-    sums = loaded.add_product(sums * spread(shrink, sums.shape), kept.astype(v.dtype), v)
+    sums = add_product(sums * spread(shrink, sums.shape), kept.astype(v.dtype), v)
     return highest, total * shrink + weights.sum(1), sums
 
 
@@ -261,8 +285,9 @@ def _as_it_is(x: Array) -> Array:
     return x
 
 
-def _gradient_start(matrices: int, vectors: int, width: int) -> tuple:
-    return tuple(zeros(width) for _ in range(matrices)), tuple(constant_vector(0.0) for _ in range(vectors))
+def _gradient_start(widths: list[int | None], vectors: int, width: int) -> tuple:
+    """Zeros; None: the width of heads."""
+    return tuple(zeros(n or width) for n in widths), tuple(constant_vector(0.0) for _ in range(vectors))
 
 
 def _gradient_finish(last: tuple[Callable, ...], state: tuple) -> tuple:
@@ -273,7 +298,7 @@ def _gradient_finish(last: tuple[Callable, ...], state: tuple) -> tuple:
 
 def _query_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
     """Add a tile to dq and the sums over keys: d_logit = weight * (d_out . v - delta)."""
-    (k, _), (queries, *_), ((dq,), d_query) = loaded.streamed, loaded.along_rows, state
+    (k, _), (queries, *_), ((dq, *d_weights), d_query) = loaded.streamed, loaded.along_rows, state
     if d_query and jax.tree.leaves(loaded.bias) and not isinstance(loaded.bias, StripBias):
         # What a formula and its gradient share would lie in registers on both ways around a mask, and around the mending of
         # values: more than there are.
@@ -288,8 +313,11 @@ def _query_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
         d_bias, d_i, _ = cotangents(loaded.bias, *tile.coordinates(queries, loaded.along_columns), d_logits)
         summands = [*jax.tree.leaves(d_bias), *d_temperature, *jax.tree.leaves(d_i)]
         d_query = _accumulate(d_query, summands, wanted)
+    if d_weights:
+        assert loaded.mixed is not None
+        d_weights = [loaded.mixed.add_to_weights(d_weights[0], d_logits)]
     d_scaled = loaded.content.d_scaled(d_logits, scores)
-    return (loaded.add_product(dq, d_scaled.astype(k.dtype), k),), d_query
+    return (add_product(dq, d_scaled.astype(k.dtype), k), *d_weights), d_query
 
 
 def _d_logits(loaded: LoadedTile) -> tuple[Array, Array, Array]:
@@ -318,7 +346,7 @@ def _key_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
     logits, unit, _, scores = _logits(loaded, product(k, q), lambda columns: (columns[0], loaded.along_rows))
     weights = jnp.exp2((logits - lse * (_BITS / unit)) * unit)
     factor = lowered(tile.dropout_factor, queries, loaded.along_rows)
-    dv = loaded.add_product(dv, drop(weights, factor).astype(d_out.dtype), d_out)
+    dv = add_product(dv, drop(weights, factor).astype(d_out.dtype), d_out)
     d_logits = weights * (drop(product(v, d_out), factor) - delta)
     if queries.temperature is not None:
         d_logits = d_logits * queries.temperature
@@ -326,7 +354,7 @@ def _key_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
         _, _, d_j = cotangents(loaded.bias, *tile.coordinates(queries, loaded.along_rows), d_logits)
         d_key = _accumulate(d_key, jax.tree.leaves(d_j), wanted)
     d_scaled = loaded.content.d_scaled(d_logits, scores)
-    return (loaded.add_product(dk, d_scaled.astype(q.dtype), q), dv), d_key
+    return (add_product(dk, d_scaled.astype(q.dtype), q), dv), d_key
 
 
 def _accumulate(total: tuple, summands: list[Array], wanted: list[bool]) -> tuple:

@@ -12,11 +12,29 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array
 
+from bam_jax.system.platform import platform
+
 TILE_ROWS = 64
 """Rows of a tile: those of one warpgroup's matrix product."""
 
+# Computing warpgroups. Of three, a thread would have about 150 registers, and sums and logits of 128-wide heads alone take 128.
+COMPUTING = 2
+
+# Bytes of a row of shared memory, permuted so that the tensor cores read eight rows without bank conflicts. The longest that
+# divides a matrix's width is used, and head widths are padded to a multiple of the shortest.
+SWIZZLES = 128, 64, 32
+
+
+INTERPRETER: Any = plgpu.InterpretGPUParams()
+"""How kernels run on a CPU."""
+
 ALONG_ROWS, ALONG_COLUMNS = plgpu.Layout.WGMMA.reduce(1), plgpu.Layout.WGMMA.reduce(0)
 """The layouts of a vector with one number for each row, and for each column, of a tile."""
+
+
+def interpreted() -> bool:
+    """Whether kernels run in the interpreter, on a CPU, which has no threads of a warpgroup."""
+    return platform() == "cpu"
 
 
 def product(a: Any, b: Any) -> Array:
@@ -32,14 +50,11 @@ def product(a: Any, b: Any) -> Array:
 def add_product(total: Array, a: Array, b: Any) -> Array:
     """Add a product to a sum, total [64, D] + a [64, n] b [n, D], with a in registers and b in shared memory.
 
-    The tensor cores sum where `total` lies: the product takes no registers of its own.
+    The tensor cores sum where `total` lies: the product takes no registers of its own. In the interpreter nothing does.
     """
+    if interpreted():
+        return total + jax.lax.dot(a, b[...], preferred_element_type=jnp.float32)
     return pl.run_state(lambda total: plgpu.wgmma(total, a, b))(plgpu.ACC.init(total))
-
-
-def interpreted_add_product(total: Array, a: Array, b: Any) -> Array:
-    """Stand in for `add_product`, [64, D], in the interpreter, whose products take nothing from registers."""
-    return total + jax.lax.dot(a, b[...], preferred_element_type=jnp.float32)
 
 
 def spread(x: Array, shape: tuple[int, ...], axis: int = 0) -> Array:
@@ -61,6 +76,17 @@ def row_sum(x: Array) -> Array:
     """Sum each row of a tile, [64, n] -> [64]."""
     # A part may be one number for all of the tile, which has no layout yet.
     return plgpu.layout_cast(x, plgpu.Layout.WGMMA).sum(1)
+
+
+def swizzled(x: Any, row: int) -> tuple:
+    """The order of a matrix in shared memory that the tensor cores read, 8 rows of at most 128 bytes at a time.
+
+    Columns are cut at multiples of `row` numbers alone.
+    """
+    tiled: Any = plgpu.TilingTransform
+    swizzle: Any = plgpu.SwizzleTransform
+    bytes_of_row = next(n for n in SWIZZLES if row * x.dtype.itemsize % n == 0)
+    return tiled((8, bytes_of_row // x.dtype.itemsize)), swizzle(bytes_of_row)
 
 
 def keep_finite(x: Any) -> None:

@@ -16,10 +16,23 @@ from jaxtyping import Array, Float, Int
 
 from bam_jax.attention.logits.skipping import Runs
 from bam_jax.attention.logits.tokens import EMPTY
-from bam_jax.attention.pallas import gpu_pipeline
-from bam_jax.attention.pallas.gpu_arithmetic import ALONG_COLUMNS, ALONG_ROWS, TILE_ROWS, keep_finite, spread, zeros
-from bam_jax.attention.pallas.gpu_pipeline import COMPUTING, HELD, LoadedTile, TilePipeline
-from bam_jax.attention.pallas.gpu_strips import PIECES, PairedStrips, strip_bias
+from bam_jax.attention.pallas import gpu_pipeline, gpu_profiles
+from bam_jax.attention.pallas.gpu_arithmetic import (
+    ALONG_COLUMNS,
+    ALONG_ROWS,
+    COMPUTING,
+    INTERPRETER,
+    TILE_ROWS,
+    interpreted,
+    keep_finite,
+    spread,
+    swizzled,
+    zeros,
+)
+from bam_jax.attention.pallas.gpu_pipeline import HELD, LoadedTile, TilePipeline
+from bam_jax.attention.pallas.gpu_profiles import MixedTile, ProfileStrips
+from bam_jax.attention.pallas.gpu_strips import PairedStrips, StripBias, strip_bias
+from bam_jax.attention.pallas.strips import StripTable
 from bam_jax.biases import Bias
 from bam_jax.biases.base import sum_to
 from bam_jax.system.axes import typed
@@ -57,59 +70,66 @@ def bias_gradient(tiles: TilePipeline, cotangent: Callable, query_matrices: tupl
     assert tiles.strip_bias is not None
     batch, length, heads, _ = tiles.q.shape
     blocks = length // HELD, tiles.k.shape[1] // _WIDTH
-    table = PairedStrips(*tiles.strip_bias, heads, HELD, _WIDTH, *blocks, keys_in_rows=False)
+    table = tiles.strips((HELD, _WIDTH), blocks, keys_in_rows=False)
+    # What a computing warpgroup adds up: tiles, or of mixed profiles two halves of their offsets.
+    sums, width = (2, 2 * table.columns) if isinstance(table, ProfileStrips) else (1, _WIDTH)
     parts = min(batch, max(1, _BLOCKS // (heads * table.count)))  # of the batch
-    fitting = max(1, _BYTES // (4 * parts * table.count * HELD * _WIDTH))
+    fitting = max(1, _BYTES // (4 * parts * table.count * sums * HELD * width))
     together = max(n for n in range(1, heads + 1) if heads % n == 0 and n <= fitting)  # heads
     inputs = _Inputs(
         jnp.zeros(1, jnp.int32),
         tiles.flawed,
         _runs(tiles, table),
-        query_matrices,
+        (*query_matrices, *tiles.weights),
         query_vectors,
         (tiles.k, tiles.v),
         tiles.keys,
         table.array(()),
     )
     leaves, structure = jax.tree.flatten(inputs)
-    interpret = gpu_pipeline.interpret()
-    of_strips = functools.partial(strip_bias, width=_WIDTH, interpreted=interpret is not None)
 
     def body(*refs: Any) -> None:
-        *arrays, out = refs
-        _body(tiles, table, -(-batch // parts), of_strips, cotangent, jax.tree.unflatten(structure, arrays), out)
+        *arrays, out, passage = refs
+        inputs = jax.tree.unflatten(structure, arrays)
+        _body(tiles, table, -(-batch // parts), cotangent, [width] * sums, inputs, out, passage)
 
     run = plgpu.kernel(
         body,
-        out_type=typed(jax.ShapeDtypeStruct((parts, together, table.count, HELD, _WIDTH), jnp.float32), tiles.q),
+        out_type=typed(jax.ShapeDtypeStruct((parts, together, table.count, sums * HELD, width), jnp.float32), tiles.q),
+        scratch_types=[gpu_profiles.passages(_WIDTH) if tiles.weights else []],
         grid=(together, table.count, parts),
         grid_names=("head", "diagonal", "part"),
         num_threads=COMPUTING + 1,
         thread_name="group",
         kernel_name="bias_gradients",
         compiler_params=plgpu.CompilerParams(approx_math=True),
-        interpret=interpret,
+        interpret=INTERPRETER if interpreted() else None,
     )
 
     def of_heads(first: Array) -> Float[Array, "h O"]:
+        """The cotangent of these heads' biases at all offsets, or that of each of the profiles that they share."""
         with jax.enable_x64(False):
-            sums = run(first[None], *leaves[1:])
-        return _offset_sums(_diagonal_sums(sums.sum(0)), table.step)
+            made = run(first[None], *leaves[1:]).sum(0)
+        of_strips = gpu_profiles.strip_sums(made.sum(0)) if tiles.weights else _diagonal_sums(made)
+        return _offset_sums(of_strips, table.step)
 
     firsts = jnp.arange(0, heads, together, dtype=jnp.int32)
-    d_values = jax.lax.map(of_heads, firsts).reshape(heads, -1) if len(firsts) > 1 else of_heads(firsts[0])
+    d_values = jax.lax.map(of_heads, firsts) if len(firsts) > 1 else of_heads(firsts[0])[None]
+    if isinstance(table, ProfileStrips):
+        return table.cotangent(d_values.sum(0))
     values, vjp = jax.vjp(table.values, table.bias)
-    return vjp(sum_to(d_values, values))[0]
+    return vjp(sum_to(d_values.reshape(heads, -1), values))[0]
 
 
 def _body(
     tiles: TilePipeline,
-    table: PairedStrips,
+    table: PairedStrips | ProfileStrips,
     texts: int,
-    of_strips: Callable,
     cotangent: Callable,
+    widths: list[int],
     inputs: _Inputs,
     out: Any,
+    passage: Any,
 ) -> None:
     """All that one block of threads does; see `gpu_pipeline`."""
     own_head, place, part, group = (jax.lax.axis_index(name) for name in ("head", "diagonal", "part", "group"))
@@ -121,8 +141,14 @@ def _body(
     query_block = lambda step: start + step
     key_block = lambda step: _key_block(table, diagonal, start + step)
 
+    mixes = isinstance(table, ProfileStrips)
+
     def compute(loop: Callable) -> None:
-        gpu_pipeline.store(out.at[part, own_head, diagonal, own], loop(zeros(_WIDTH)))
+        if mixes:
+            gpu_profiles.clear(passage.at[group])
+        for n, total in enumerate(loop(tuple(zeros(width) for width in widths))):
+            rows = pl.ds((group * len(widths) + n) * TILE_ROWS, TILE_ROWS)
+            gpu_pipeline.store(out.at[part, own_head, diagonal, rows], total)
 
     def add_tile(at: tuple, queries: tuple, rows: Any, pairs: tuple, columns: Any, strips: Any, total: Any) -> Any:
         shape = (TILE_ROWS, _WIDTH)
@@ -131,19 +157,23 @@ def _body(
         read = lambda: jax.tree.map(load_column, columns)
         beyond = start + at[1] - whole_start
         finite = (key_block(at[1]) + 1) * _WIDTH <= first_flawed
+        matrices, mixed = [x.at[own] for x in queries], None
+        if mixes:
+            mixed = MixedTile.of(matrices.pop(), strips, passage, group, keys_in_rows=False)
         loaded = LoadedTile(
-            tuple(x.at[own] for x in queries),
+            tuple(matrices),
             pairs,
             jax.tree.map(load_row, rows),
             read(),
             read,
             lambda: pl.when(first_flawed < EMPTY)(functools.partial(keep_finite, pairs[-1])),
             (beyond >= 0) & (beyond < whole_steps) & finite,
-            of_strips(strips),
+            strip_bias(strips, _WIDTH) if mixed is None else StripBias(mixed.values(), []),
+            mixed,
             tiles.content,
-            lambda *_: None,  # no product is summed
         )
-        return total + cotangent(loaded)
+        d_tile = cotangent(loaded)
+        return (total[0] + d_tile,) if mixed is None else mixed.add_to_profiles(total, d_tile)
 
     def specs(tokens: int, number: Callable, matrices: tuple, vectors: Any) -> tuple:
         """Those of one side: a text, a block of its tokens, a head."""
@@ -152,7 +182,9 @@ def _body(
 
         def matrix(ref: Any) -> Any:
             place = lambda b, step: (text(ref, b), number(step), head(ref, 2), 0)
-            return plgpu.BlockSpec((None, tokens, None, ref.shape[3]), place, transforms=tiles.swizzled)
+            parts = 2 if ref is weights else 1  # which are multiplied on their own
+            order = swizzled(ref, ref.shape[3] // parts)
+            return plgpu.BlockSpec((None, tokens, None, ref.shape[3]), place, transforms=order)
 
         def vector(ref: Any) -> Any:
             return plgpu.BlockSpec(
@@ -161,7 +193,9 @@ def _body(
 
         return jax.tree.map(matrix, matrices), jax.tree.map(vector, vectors)
 
-    operands = inputs.query_matrices, inputs.query_vectors, inputs.key_matrices, inputs.key_vectors, inputs.strips.at[h]
+    weights = inputs.query_matrices[-1] if mixes else None
+    strips = inputs.strips.at[0 if mixes else h]
+    operands = inputs.query_matrices, inputs.query_vectors, inputs.key_matrices, inputs.key_vectors, strips
     pipeline = plgpu.emit_pipeline_warp_specialized(
         add_tile,
         grid=(jnp.clip(tiles.q.shape[0] - part * texts, 0, texts), steps),
@@ -169,9 +203,10 @@ def _body(
             *specs(HELD, query_block, *operands[:2]),
             *specs(_WIDTH, key_block, *operands[2:4]),
             # The same at each step; the pipeline asks for indices that depend on it.
-            plgpu.BlockSpec((PIECES, table.piece), lambda b, step: (diagonal + 0 * step, 0)),
+            table.spec(lambda b, step: diagonal + 0 * step, 0),
         ),
-        max_concurrent_steps=gpu_pipeline.STAGES,
+        # Nothing is held, and of queries there are twice as many.
+        max_concurrent_steps=gpu_pipeline.stages((), (tiles.k, tiles.v, *inputs.query_matrices * 2), _WIDTH, table),
         num_compute_wgs=COMPUTING,
         wg_axis="group",
         memory_registers=gpu_pipeline.MEMORY_REGISTERS,
@@ -180,12 +215,12 @@ def _body(
     pipeline(*operands)
 
 
-def _key_block(table: PairedStrips, diagonal: Any, n: Any) -> Any:
+def _key_block(table: StripTable, diagonal: Any, n: Any) -> Any:
     """The block of keys that a diagonal has beside block `n` of queries: the inverse of `StripTable.index`."""
     return (diagonal - table.index(n, 0)) // (table.block_k // table.step)
 
 
-def _runs(tiles: TilePipeline, table: PairedStrips) -> Int[Array, "4 H G"]:
+def _runs(tiles: TilePipeline, table: StripTable) -> Int[Array, "4 H G"]:
     """For each diagonal the first block of queries and how many there are, of those that need their tile there, and of tiles
     without hidden pairs.
     """
@@ -196,7 +231,11 @@ def _runs(tiles: TilePipeline, table: PairedStrips) -> Int[Array, "4 H G"]:
         for x in tiles.runs[0]
     )
     within = lambda first, count: (m >= jnp.maximum(first, 0)) & (m < jnp.minimum(first + count, table.key_blocks))
-    return jnp.stack([*Runs.of(within(first, count)), *Runs.unbroken(within(whole_first, whole_count))])
+    needed = within(first, count)
+    if (near := table.near()) is not None:  # elsewhere the bias is 0, whatever its parameters are
+        place = jnp.arange(table.count)
+        needed &= ((place >= near[0]) & (place < near[1]))[:, None]
+    return jnp.stack([*Runs.of(needed), *Runs.unbroken(within(whole_first, whole_count))])
 
 
 def _diagonal_sums(x: Float[Array, "*H n m"]) -> Float[Array, "*H d"]:

@@ -20,35 +20,35 @@ from bam_jax.attention.logits import measured_tiles, skipping, tile
 from bam_jax.attention.logits.scoring import Content, Scoring
 from bam_jax.attention.logits.skipping import Runs, Tiling
 from bam_jax.attention.logits.tokens import EMPTY
+from bam_jax.attention.pallas import gpu_profiles
 from bam_jax.attention.pallas.gpu_arithmetic import (
     ALONG_COLUMNS,
     ALONG_ROWS,
+    COMPUTING,
+    INTERPRETER,
+    SWIZZLES,
     TILE_ROWS,
-    add_product,
-    interpreted_add_product,
+    interpreted,
     keep_finite,
     spread,
+    swizzled,
 )
-from bam_jax.attention.pallas.gpu_strips import PIECES, PairedStrips, strip_bias
-from bam_jax.attention.pallas.strips import hides_later
-from bam_jax.biases import Bias, Uniform
+from bam_jax.attention.pallas.gpu_profiles import MixedTile, ProfileStrips
+from bam_jax.attention.pallas.gpu_strips import PairedStrips, StripBias, strip_bias
+from bam_jax.attention.pallas.strips import hides_later, without_coordinates
+from bam_jax.biases import Bias, Mixture, Uniform
 from bam_jax.system.axes import typed
-from bam_jax.system.platform import platform
 
-# Computing warpgroups. Of three, a thread would have about 150 registers, and sums and logits of 128-wide heads alone take 128.
-COMPUTING = 2
 HELD = COMPUTING * TILE_ROWS  # tokens that a block of threads holds
 
-# Bytes of a row of shared memory, permuted so that the tensor cores read eight rows without bank conflicts. The longest that
-# divides a matrix's width is used, and head widths are padded to a multiple of the shortest.
-_SWIZZLES = 128, 64, 32
-
-STAGES = 2  # Buffers of each operand: tiles are computed from one while the other is filled.
+# Buffers of each operand: tiles are computed from one while the other is filled.
+_STAGES = 2
+_SHARED_MEMORY = 227 * 2**10  # Bytes that a block of threads has on Hopper.
+_FOR_VECTORS = 6 * 2**10  # Of these, what vectors, parameters and barriers take at most.
 
 MEMORY_REGISTERS = 40  # Of a thread that only starts copies; the computing warpgroups share what it gives back.
 # Tokens of which few tiles are negligible: by an estimate, reading all queries and keys for the bounds takes longer.
 _SHORT = 512
-_INTERPRET: Any = plgpu.InterpretGPUParams()  # How kernels run on a CPU.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,9 +79,9 @@ class LoadedTile:
     # () -> None: replaces values of keys that are not finite, before they are multiplied; a tile without a mask has none
     mend: Callable
     whole: Array | bool  # whether every query sees every key, and the values of all keys are finite
-    bias: Any  # of this head, its parameters spread, too; or of this tile, from a strip
+    bias: Any  # of this head, its parameters spread, too; or of this tile, from a strip or mixed from several
+    mixed: MixedTile | None  # what it was mixed from
     content: Content  # what products of queries and keys become
-    add_product: Callable  # (total, a, b) -> total + a b, with a in registers and b in shared memory
 
 
 class _Side(NamedTuple):
@@ -90,6 +90,20 @@ class _Side(NamedTuple):
     matrices: tuple
     vectors: Any
     block: int
+    weights: tuple = ()  # those of queries; see `TilePipeline`
+
+    @property
+    def operands(self) -> tuple:
+        """The matrices, the weights last."""
+        return *self.matrices, *self.weights
+
+    @property
+    def orders(self) -> list[tuple]:
+        """How they lie in shared memory; both parts of the weights are multiplied on their own."""
+        return [
+            *(swizzled(x, x.shape[3]) for x in self.matrices),
+            *(swizzled(x, x.shape[3] // 2) for x in self.weights),
+        ]
 
 
 class _Inputs(NamedTuple):
@@ -102,7 +116,8 @@ class _Inputs(NamedTuple):
     held_vectors: Any
     other_matrices: tuple
     other_vectors: Any
-    strips: Any  # [H, strips, numbers], or none
+    strips: Any  # [#H, strips, numbers], or none
+    near: Any  # [2], the first strip of mixed profiles that are not all 0, and the first one behind them; None: all may be
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +139,7 @@ class TilePipeline:
     block_k: int
     content: Content
     strip_bias: tuple[Bias, Array, bool] | None  # the first fields of its strips; None: it is a formula
+    weights: tuple[Array, ...]  # of the profiles that queries mix, one array [B, T, H, 2 C]; none: they do not
 
     @classmethod
     def of(cls, q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, shift: Array | None) -> "TilePipeline":
@@ -135,7 +151,11 @@ class TilePipeline:
         if block_q % HELD or block_k % HELD:
             raise ValueError(f"tiles on a GPU are multiples of {HELD} queries and keys, got {block_q} x {block_k}")
         whole = skipping.padded(scoring, block_q, block_k)
-        queries, keys = tile.sides(whole)
+        weights: tuple[Array, ...] = ()
+        if isinstance(scoring.bias, Mixture):
+            stacked = gpu_profiles.stack_weights(whole.queries.coordinate, q.dtype)
+            weights = (jnp.broadcast_to(stacked, (q.shape[0], stacked.shape[1], q.shape[2], stacked.shape[3])),)
+        queries, keys = tile.sides(without_coordinates(whole) if weights else whole)
         # As `mask_nonfinite`, but neither keys nor values are written again: a number beside each key is added to its logits
         # before the mask, and kernels replace what is not finite where it lies in shared memory. Without the barrier XLA would
         # read all values once more, for the first of them.
@@ -160,16 +180,19 @@ class TilePipeline:
             block_k,
             scoring.content(q.shape[-1]),
             None if shift is None else (scoring.bias, shift, hides_later(scoring)),
+            weights,
         )
 
-    @property
-    def swizzled(self) -> tuple:
-        """The order of a matrix in shared memory that the tensor cores read: 8 rows of 128 bytes at a time."""
-        tiled: Any = plgpu.TilingTransform
-        swizzle: Any = plgpu.SwizzleTransform
-        size = self.q.dtype.itemsize
-        row = next(n for n in _SWIZZLES if self.q.shape[3] * size % n == 0)
-        return tiled((8, row // size)), swizzle(row)
+    def strips(
+        self, tokens: tuple[int, int], blocks: tuple[int, int], keys_in_rows: bool
+    ) -> PairedStrips | ProfileStrips:
+        """The strips of tiles of so many queries and keys, and so many blocks of either."""
+        assert self.strip_bias is not None
+        bias, shift, hidden = self.strip_bias
+        if isinstance(bias, Mixture):
+            number = len(jax.tree.leaves(bias.profiles)[0])
+            return ProfileStrips(bias.profiles, shift, hidden, number, *tokens, *blocks, self.q.dtype)
+        return PairedStrips(bias, shift, hidden, self.q.shape[2], *tokens, *blocks, keys_in_rows)
 
     def over_keys(
         self, kernel: Kernel, query_matrices: tuple, query_vectors: Any, *, matrices: Sequence[Any], vectors: int
@@ -178,13 +201,13 @@ class TilePipeline:
 
         Args:
             query_matrices, query_vectors: [B, T, H, D], and a tree of [#B, #H, 1, T].
-            matrices: the type of each matrix that the kernel makes, that of the operands or float32.
+            matrices: a row of each matrix that the kernel makes, [D] or [2 C], of the operands' type or float32.
             vectors: how many it makes.
 
         Returns:
-            Matrices [B, T, H, D], and vectors [n, B, H, T] in float32.
+            Matrices [B, T, H, row], and vectors [n, B, H, T] in float32.
         """
-        stationary = _Side(query_matrices, query_vectors, self.block_q)
+        stationary = _Side(query_matrices, query_vectors, self.block_q, self.weights)
         streamed = _Side((self.k, self.v), self.keys, self.block_k)
         return _Walk(self, kernel, stationary, streamed, matrices, vectors).run()
 
@@ -198,7 +221,7 @@ class TilePipeline:
             several blocks would otherwise have to add to the same numbers.
         """
         stationary = _Side((self.k, self.v), self.keys, self.block_k)
-        streamed = _Side(query_matrices, query_vectors, self.block_q)
+        streamed = _Side(query_matrices, query_vectors, self.block_q, self.weights)
         return _Walk(self, kernel, stationary, streamed, matrices, vectors).run()
 
 
@@ -210,7 +233,7 @@ class _Walk:
     kernel: Kernel
     stationary: _Side  # the side that stays, and the side that passes by
     streamed: _Side
-    matrices: Sequence[Any]  # the types of those that the kernel makes
+    matrices: Sequence[Any]  # a row of each that the kernel makes
     vectors: int  # how many it makes
 
     def run(self) -> tuple[list[Array], Array]:
@@ -219,24 +242,22 @@ class _Walk:
             self.tiles.table,
             self.tiles.flawed,
             self.tiles.runs,
-            self.stationary.matrices,
+            self.stationary.operands,
             self.stationary.vectors,
-            self.streamed.matrices,
+            self.streamed.operands,
             self.streamed.vectors,
             () if self._strips is None else self._strips.array(self.kernel.slopes),
+            self._strips.near() if isinstance(self._strips, ProfileStrips) else None,
         )
         leaves, structure = jax.tree.flatten(inputs)
-        mode = interpret()
-        add = interpreted_add_product if mode else add_product
-        of_strips = functools.partial(strip_bias, width=self.kernel.width, interpreted=mode is not None)
 
         def body(*refs: Any) -> None:
-            *arrays, held_memory, landed = refs
+            *arrays, held_memory, landed, passage = refs
             inputs = jax.tree.unflatten(structure, arrays[: len(leaves)])
-            self._body(add, of_strips, inputs, arrays[len(leaves) :], held_memory, landed)
+            self._body(inputs, arrays[len(leaves) :], held_memory, landed, passage)
 
-        (batch, _, heads, width), length = self.tiles.q.shape, self.stationary.matrices[0].shape[1]
-        matrices = [jax.ShapeDtypeStruct((batch, length, heads, width), dtype) for dtype in self.matrices]
+        (batch, _, heads, _), length = self.tiles.q.shape, self.stationary.matrices[0].shape[1]
+        matrices = [jax.ShapeDtypeStruct((batch, length, heads, *x.shape), x.dtype) for x in self.matrices]
         # All vectors are one array, which is summed in one pass.
         vectors = [jax.ShapeDtypeStruct((self.vectors, batch, heads, length), jnp.float32)] if self.vectors else []
         run = plgpu.kernel(
@@ -244,11 +265,12 @@ class _Walk:
             out_type=typed(matrices + vectors, self.stationary.matrices[0]),
             scratch_types=[
                 [
-                    plgpu.SMEM((COMPUTING, TILE_ROWS, width), self.tiles.q.dtype, transforms=self.tiles.swizzled)
-                    for _ in self.stationary.matrices
+                    plgpu.SMEM((COMPUTING, TILE_ROWS, x.shape[3]), x.dtype, transforms=order)
+                    for x, order in zip(self.stationary.operands, self.stationary.orders, strict=True)
                 ],
                 # One for each computing warpgroup, which waits for its own matrices alone.
-                plgpu.Barrier(num_arrivals=len(self.stationary.matrices), num_barriers=COMPUTING),
+                plgpu.Barrier(num_arrivals=len(self.stationary.operands), num_barriers=COMPUTING),
+                gpu_profiles.passages(self.kernel.width) if self.tiles.weights else [],
             ],
             grid=(heads, length // HELD, batch),
             grid_names=("head", "block", "batch"),
@@ -257,7 +279,7 @@ class _Walk:
             kernel_name=self.kernel.name,
             # exp and division as the chip has them: their error is far below that of two-byte operands.
             compiler_params=plgpu.CompilerParams(approx_math=True),
-            interpret=mode,
+            interpret=INTERPRETER if interpreted() else None,
         )
         with jax.enable_x64(False):  # The pipeline's counters are int32 whatever the user's default.
             results = run(*leaves)
@@ -265,7 +287,7 @@ class _Walk:
         return made, sums
 
     @functools.cached_property
-    def _strips(self) -> PairedStrips | None:
+    def _strips(self) -> PairedStrips | ProfileStrips | None:
         """The strips of all tiles; None: the bias is a formula."""
         if self.tiles.strip_bias is None:
             return None
@@ -273,15 +295,13 @@ class _Walk:
         tokens, blocks = (HELD, self.kernel.width), (held // HELD, other // self.kernel.width)
         if self._holds_keys:
             tokens, blocks = tokens[::-1], blocks[::-1]
-        return PairedStrips(*self.tiles.strip_bias, self.tiles.q.shape[2], *tokens, *blocks, self._holds_keys)
+        return self.tiles.strips(tokens, blocks, self._holds_keys)
 
     @property
     def _holds_keys(self) -> bool:
         return self.stationary.vectors is self.tiles.keys
 
-    def _body(
-        self, add: Callable, of_strips: Callable, inputs: _Inputs, outputs: list, held_memory: list, landed: Any
-    ) -> None:
+    def _body(self, inputs: _Inputs, outputs: list, held_memory: list, landed: Any, passage: Any) -> None:
         """All that one block of threads does; every warpgroup runs it, and the pipeline tells them apart."""
         h, n, b, group = (jax.lax.axis_index(name) for name in ("head", "block", "batch", "group"))
         tokens = pl.ds(n * HELD + group * TILE_ROWS, TILE_ROWS)
@@ -294,7 +314,14 @@ class _Walk:
         first_flawed = inputs.flawed[0]
         flawed = first_flawed < EMPTY
         mine = [memory.at[group] for memory in held_memory]
+        held, passing = len(self.stationary.matrices), len(self.streamed.matrices)
         matrix, vector = (functools.partial(take, b=b, h=h) for take in (self._matrix, self._vector))
+        table, specs = self._strips, self._other_specs(start)
+
+        def strip(m: Array) -> Array:
+            """The number of that of a tile."""
+            assert table is not None
+            return table.index(start + m, n) if self._holds_keys else table.index(n, start + m)
 
         def compute(loop: Callable) -> None:
             for source, target in zip(inputs.held_matrices, mine, strict=True):
@@ -305,16 +332,31 @@ class _Walk:
             along_rows = jax.tree.map(load, inputs.held_vectors)
             plgpu.barrier_wait(landed.at[group])
             if self._holds_keys:
-                pl.when(flawed)(functools.partial(keep_finite, mine[-1]))
+                pl.when(flawed)(functools.partial(keep_finite, mine[held - 1]))
+            if self.tiles.weights:
+                gpu_profiles.clear(passage.at[group])
             _, state = loop((along_rows, self.kernel.start(self.tiles.q.shape[3])))
-            self._store(state, mine, outputs, b, h, tokens)
+            self._store(state, mine[:held], outputs, b, h, tokens)
 
         def step(at: tuple, matrices: tuple, vectors: Any, strips: Any, carry: tuple) -> Any:
             along_rows, state = carry
             load = lambda x: spread(plgpu.load(x, layout=ALONG_COLUMNS), shape, 1)
             read = functools.partial(jax.tree.map, load, vectors)
             rows = jax.tree.map(lambda x: spread(x, shape), along_rows)
-            bias = formula if self._strips is None else of_strips(strips)
+            bias, mixed = formula, None
+            if self.tiles.weights:
+                near, place = inputs.near, strip(at[0])
+                mixed = MixedTile.of(
+                    [*mine[held:], *matrices[passing:]][0],
+                    strips,
+                    passage,
+                    group,
+                    self._holds_keys,
+                    True if near is None else (place >= near[0]) & (place < near[1]),
+                )
+                bias = StripBias(mixed.values(), [])
+            elif table is not None:
+                bias = strip_bias(strips, self.kernel.width)
             beyond = start + at[0] - whole_start
             end = (n + 1) * HELD if self._holds_keys else (start + at[0] + 1) * self.kernel.width  # of the tile's keys
             whole = (beyond >= 0) & (beyond < whole_steps) & (end <= first_flawed)
@@ -322,9 +364,10 @@ class _Walk:
             def mend() -> None:
                 if not self._holds_keys:  # which were mended before the first tile
                     # Both warpgroups do this to the whole block. They write the same numbers, so neither disturbs the other.
-                    pl.when(flawed)(functools.partial(keep_finite, matrices[-1]))
+                    pl.when(flawed)(functools.partial(keep_finite, matrices[passing - 1]))
 
-            loaded = LoadedTile(tuple(mine), matrices, rows, read(), read, mend, whole, bias, self.tiles.content, add)
+            products = tuple(mine[:held]), matrices[:passing]
+            loaded = LoadedTile(*products, rows, read(), read, mend, whole, bias, mixed, self.tiles.content)
             return along_rows, self.kernel.step(loaded, state)
 
         # The memory warpgroup fills a buffer again when both computing ones have left it, and these wait until it is full.
@@ -332,35 +375,26 @@ class _Walk:
         pipeline = plgpu.emit_pipeline_warp_specialized(
             step,
             grid=(steps,),
-            in_specs=(*self._other_specs(start), self._strip_spec(start, n)),
-            max_concurrent_steps=STAGES,
+            in_specs=(*specs, () if table is None else table.spec(strip, len(self.kernel.slopes))),
+            max_concurrent_steps=stages(self.stationary.operands, self.streamed.operands, self.kernel.width, table),
             num_compute_wgs=COMPUTING,
             wg_axis="group",
             memory_registers=MEMORY_REGISTERS,
             compute_context=compute,
         )
-        strips = () if self._strips is None else inputs.strips.at[h]
+        strips = () if table is None else inputs.strips.at[h if inputs.strips.shape[0] > 1 else 0]
         pipeline(tuple(matrix(x) for x in inputs.other_matrices), jax.tree.map(vector, inputs.other_vectors), strips)
 
     def _other_specs(self, start: Array) -> tuple:
         """The streamed side's part of each tile, from the first tile that is needed on."""
-        shape = (self.kernel.width, self.tiles.q.shape[3])
         matrices = tuple(
-            plgpu.BlockSpec(shape, lambda m: (start + m, 0), transforms=self.tiles.swizzled)
-            for _ in self.streamed.matrices
+            plgpu.BlockSpec((self.kernel.width, x.shape[3]), lambda m: (start + m, 0), transforms=order)
+            for x, order in zip(self.streamed.operands, self.streamed.orders, strict=True)
         )
         vectors = jax.tree.map(
             lambda _: plgpu.BlockSpec((self.kernel.width,), lambda m: (start + m,)), self.streamed.vectors
         )
         return matrices, vectors
-
-    def _strip_spec(self, start: Array, n: Array) -> Any:
-        """The strips of each tile of the stationary side's block `n`."""
-        if self._strips is None:
-            return ()
-        table = self._strips
-        number = lambda m: table.index(start + m, n) if self._holds_keys else table.index(n, start + m)
-        return plgpu.BlockSpec(((1 + len(self.kernel.slopes)) * PIECES, table.piece), lambda m: (number(m), 0))
 
     def _store(self, state: Any, mine: list, outputs: list, b: Array, h: Array, tokens: Any) -> None:
         """Write the kernel's results: float32 from registers, matrices of the operands' type through shared memory.
@@ -375,7 +409,7 @@ class _Walk:
             leaving = []
             for (target, x), memory in zip(some, mine, strict=False):
                 part = target.at[b, tokens, h]
-                if target.dtype == memory.dtype:
+                if target.dtype == memory.dtype and x.shape == memory.shape:
                     memory[...] = x.astype(memory.dtype)
                     leaving.append((memory, part))
                 else:
@@ -401,9 +435,13 @@ class _Walk:
         return b if ref.shape[0] > 1 else 0, h // (self.tiles.q.shape[2] // ref.shape[head_axis])
 
 
-def interpret() -> Any:
-    """How kernels run here; None: as they are."""
-    return _INTERPRET if platform() == "cpu" else None
+def stages(held: tuple, streamed: tuple, width: int, strips: Any) -> int:
+    """Buffers of what is streamed, `width` tokens at a time, if `HELD` tokens are held."""
+    of_rows = lambda rows, matrices: rows * sum(x.shape[3] * x.dtype.itemsize for x in matrices)
+    mixes = isinstance(strips, ProfileStrips)
+    each = of_rows(width, streamed) + (strips.bytes if mixes else 0)
+    kept = of_rows(HELD, held) + (4 * COMPUTING * gpu_profiles.passage_size(width) if mixes else 0)
+    return _STAGES if not mixes or kept + _STAGES * each + _FOR_VECTORS <= _SHARED_MEMORY else 1
 
 
 def store(target: Any, x: Array) -> None:
@@ -428,6 +466,4 @@ def _worth_skipping(q: Array, k: Array, tiling: Tiling) -> float | str:
 
 def pad(x: Array, block: int) -> Array:
     """Pad [B, T, H, D] to whole blocks of tokens and swizzled rows."""
-    return jnp.pad(
-        x, ((0, 0), (0, -x.shape[1] % block), (0, 0), (0, -x.shape[3] % (_SWIZZLES[-1] // x.dtype.itemsize)))
-    )
+    return jnp.pad(x, ((0, 0), (0, -x.shape[1] % block), (0, 0), (0, -x.shape[3] % (SWIZZLES[-1] // x.dtype.itemsize))))

@@ -5,7 +5,7 @@ neighbours in the strip, and those of one diagonal are read once.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from jaxlib.mlir.dialects import llvm
 from jaxtyping import Array, Float
 
 from bam_jax.attention.logits import tile
-from bam_jax.attention.pallas.gpu_arithmetic import TILE_ROWS
+from bam_jax.attention.pallas.gpu_arithmetic import TILE_ROWS, interpreted
 from bam_jax.attention.pallas.strips import StripTable
 from bam_jax.biases import Bias
 
@@ -56,6 +56,10 @@ class PairedStrips(StripTable):
         strips = jnp.stack([look_up(x) for x in (self.values(self.bias), *self._slopes(columns))], 2)
         return jnp.broadcast_to(strips, (self.heads, *strips.shape[1:])).reshape(self.heads, -1, self.piece)
 
+    def spec(self, number: Callable, slopes: int) -> Any:
+        """What a tile reads: the bias and so many slopes in strip `number(step)`."""
+        return plgpu.BlockSpec(((1 + slopes) * PIECES, self.piece), lambda *step: (number(*step), 0))
+
     def _slopes(self, columns: Sequence[int]) -> list[Float[Array, "#H O"]]:
         """The derivatives of the bias at all offsets in some numbers of each head."""
         values, vjp = jax.vjp(self.values, self.bias)
@@ -88,9 +92,9 @@ class StripBias(Bias):
         return [d_bias * slope for slope in self.slopes], (), ()
 
 
-def strip_bias(strips: Any, width: int, interpreted: bool) -> StripBias:
+def strip_bias(strips: Any, width: int) -> StripBias:
     """The bias of a tile [64, width] from the strips in shared memory; see `PairedStrips.array`."""
-    read = _interpreted_tile if interpreted else _tile
+    read = _interpreted_tile if interpreted() else _tile
     values, *slopes = (read(strips, part, width) for part in range(strips.shape[0] // PIECES))
     return StripBias(values, slopes)
 

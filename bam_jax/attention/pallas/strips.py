@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from bam_jax.attention.logits import tile, toeplitz
 from bam_jax.attention.logits.scoring import Scoring, compares_offsets
 from bam_jax.attention.logits.tokens import EMPTY, Tokens
-from bam_jax.biases import Bias, Mixture, Relative
+from bam_jax.biases import Bias, Mixture, Relative, Uniform
 from bam_jax.system.axes import varying
 
 
@@ -103,6 +103,11 @@ def _same_documents(queries: Tokens, keys: Tokens) -> Array | bool:
     return same & fits.all()
 
 
+def without_coordinates(scoring: Scoring) -> Scoring:
+    """A scoring whose bias is in strips, which take no coordinates of queries."""
+    return dataclasses.replace(scoring, bias=Uniform(), queries=dataclasses.replace(scoring.queries, coordinate=None))
+
+
 @dataclasses.dataclass(frozen=True)
 class StripTable:
     """The strips of all tiles: tiles on one diagonal share theirs."""
@@ -164,3 +169,15 @@ class StripTable:
     def strips(self, bias: Bias) -> Float[Array, "H G n"]:
         """Evaluate a bias: all strips."""
         return self.cut(self.values(bias))
+
+
+def parts(x: Float[Array, "..."], count: int = 3) -> list[Array]:
+    """Cut numbers of float32 into this many of bfloat16, whose sum they are: three have all digits."""
+    parts = []
+    for _ in range(count - 1):
+        # By their bits: a compiler may take a number that is rounded and widened again for the number itself.
+        bits = jax.lax.bitcast_convert_type(x, jnp.int32) + 0x8000 & ~0xFFFF
+        rounded = jax.lax.bitcast_convert_type(bits, jnp.float32)
+        parts.append(rounded.astype(jnp.bfloat16))
+        x = x - rounded
+    return [*parts, x.astype(jnp.bfloat16)]

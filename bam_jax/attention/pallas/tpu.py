@@ -19,7 +19,7 @@ from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.pallas import strips
 from bam_jax.attention.pallas.tpu_backward import QueryOperands, key_kernel, query_kernel
 from bam_jax.attention.pallas.tpu_forward import decode, forward_kernel
-from bam_jax.attention.pallas.tpu_grid import TileGrid, without_coordinates
+from bam_jax.attention.pallas.tpu_grid import TileGrid
 from bam_jax.attention.pallas.tpu_layout import sequence_last, sequence_second
 from bam_jax.attention.pallas.tpu_profiles import bytes_of_sums
 from bam_jax.biases import ALiBi, Mixture, Uniform
@@ -105,7 +105,7 @@ def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Ar
         # Kernels give the cotangent of the strips, outside of which the bias's own parameters lie.
         strips_wanted = any(wanted.bias)
         weights = grid.strips.sums[0] if isinstance(bias, Mixture) and any(wanted.query_coordinate) else 0
-        scoring, wanted = without_coordinates(scoring), wanted._replace(bias=(), query_coordinate=())
+        scoring, wanted = strips.without_coordinates(scoring), wanted._replace(bias=(), query_coordinate=())
     sums = tile.ScoringSums.of(scoring, grid.parameters, wanted)
     dq, d_query, d_weights, d_strips = grid.over_keys(
         functools.partial(query_kernel, sums.of_queries),

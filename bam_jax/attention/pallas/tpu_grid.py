@@ -14,7 +14,7 @@ from jaxtyping import Array, Int
 from bam_jax.attention.logits import measured_tiles, skipping, tile
 from bam_jax.attention.logits.scoring import Content, Scoring
 from bam_jax.attention.logits.skipping import Runs, Tiling
-from bam_jax.attention.pallas.strips import hides_later
+from bam_jax.attention.pallas.strips import hides_later, without_coordinates
 from bam_jax.attention.pallas.tpu_layout import dimension_semantics, sequence_last
 from bam_jax.attention.pallas.tpu_profiles import ProfileStrips
 from bam_jax.attention.pallas.tpu_strips import RolledStrips
@@ -477,11 +477,6 @@ class Walk:
 
     def _head(self, b: Array, c: Array, *_: Any) -> tuple:
         return b, c, 0
-
-
-def without_coordinates(scoring: Scoring) -> Scoring:
-    """A scoring whose bias is in strips, which take no coordinates of queries."""
-    return dataclasses.replace(scoring, bias=Uniform(), queries=dataclasses.replace(scoring.queries, coordinate=None))
 
 
 def _within(runs: Runs, n: Array, block: Array) -> Array:

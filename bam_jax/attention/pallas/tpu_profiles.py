@@ -15,7 +15,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
-from bam_jax.attention.pallas.strips import StripTable
+from bam_jax.attention.pallas.strips import StripTable, parts
 from bam_jax.attention.pallas.tpu_layout import multiply
 from bam_jax.biases import Bias, Mixture
 
@@ -59,7 +59,7 @@ class ProfileStrips(StripTable):
 
     def in_tile(self, profiles: Any, weights: Any) -> "MixedBias":
         """Read a tile's strip and its queries' weights."""
-        return MixedBias(_parts(profiles[...]), _parts(weights[...]), self.step, 3 if self.exact else 2)
+        return MixedBias(parts(profiles[...]), parts(weights[...]), self.step, 3 if self.exact else 2)
 
     def weights(self, mixed: tuple[Float[Array, "#B #H T"], ...]) -> Float[Array, "B H C T"]:
         """Stack the weights of the profiles as kernels take them."""
@@ -120,7 +120,7 @@ class MixedBias(Bias):
         weights, profiles = jnp.concatenate(self.weights), jnp.concatenate(self.profiles)
         for t in range(0, queries, _ROWS):
             of_rows, offsets = slice(t, min(t + _ROWS, queries)), self._offsets(t, keys)
-            for d in _parts(_rolled_back(d_tile[of_rows]), self.digits):
+            for d in parts(_rolled_back(d_tile[of_rows]), self.digits):
                 if d_weights is not None:
                     d_weights[:, of_rows] += _folded(multiply(profiles[:, offsets], d, 1, 1))
                 if d_profiles is not None:
@@ -156,18 +156,6 @@ def _rolled_back(rows: Float[Array, "n m"]) -> Float[Array, "n w"]:
 
 def _upside_down(x: Float[Array, "8 n"]) -> Float[Array, "8 n"]:
     return jnp.take_along_axis(x, _SUBLANES - 1 - jax.lax.broadcasted_iota(jnp.int32, x.shape, 0), axis=0)
-
-
-def _parts(x: Float[Array, "..."], count: int = 3) -> list[Array]:
-    """Cut numbers of float32 into this many of bfloat16, whose sum they are: three have all digits."""
-    parts = []
-    for _ in range(count - 1):
-        # By their bits: a compiler may take a number that is rounded and widened again for the number itself.
-        bits = jax.lax.bitcast_convert_type(x, jnp.int32) + 0x8000 & ~0xFFFF
-        rounded = jax.lax.bitcast_convert_type(bits, jnp.float32)
-        parts.append(rounded.astype(jnp.bfloat16))
-        x = x - rounded
-    return [*parts, x.astype(jnp.bfloat16)]
 
 
 def _folded(x: Float[Array, "m n"]) -> Float[Array, "C n"]:

@@ -10,7 +10,7 @@ import pytest
 
 from bam_jax import biases
 from bam_jax.attention import Mask, Scoring, Tiling, Tokens, Unsupported, attention
-from bam_jax.attention.pallas import strips, tpu_profiles
+from bam_jax.attention.pallas import strips
 from tests.attention.common import close, normals, slopes
 from tests.marks import full
 
@@ -72,7 +72,7 @@ def test_strips_that_may_have_values_are_found(reach, causal, sizes, shift):
 
 def test_numbers_are_their_parts(rng):
     x = np.float32(rng.normal(size=1000) * 10.0 ** rng.integers(-20, 20, 1000))
-    parts = jax.jit(tpu_profiles._parts)(x)
+    parts = jax.jit(strips.parts)(x)
     assert {part.dtype for part in parts} == {jnp.dtype("bfloat16")}
     np.testing.assert_array_equal(sum(np.float64(part) for part in parts), x)
 

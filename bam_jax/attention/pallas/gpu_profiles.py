@@ -1,0 +1,339 @@
+"""Profiles of the offset, mixed by the query, in the tiles of GPU kernels; see `biases.Mixture` and `strips`.
+
+    b(t, s) = sum_c r_c(t) f_c(s - t)
+
+The tensor cores multiply the weights of 64 queries by the profiles at all offsets of a tile. Each query needs the results of
+its own keys: they go through shared memory, which each thread reads along diagonals. Cotangents take the same way back.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.mosaic import gpu as mgpu
+from jax.experimental.pallas import mosaic_gpu as plgpu
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import llvm
+from jaxtyping import Array, Float
+
+from bam_jax.attention.pallas.gpu_arithmetic import COMPUTING, TILE_ROWS, add_product, interpreted, swizzled, zeros
+from bam_jax.attention.pallas.strips import StripTable, parts
+from bam_jax.biases import Bias, Mixture
+
+_FILLED = 16  # profiles that one instruction of the tensor cores sums over: their number is filled up to a multiple
+
+
+@dataclasses.dataclass(frozen=True)
+class ProfileStrips(StripTable):
+    """The profiles of a mixture, the bias of this table, at the offsets of all tiles; `heads` is their number."""
+
+    dtype: Any  # of the operands, see `_in_parts`
+
+    @property
+    def columns(self) -> int:
+        """C, the profiles and others that are 0 everywhere."""
+        return -(-self.heads // _FILLED) * _FILLED
+
+    @property
+    def rows(self) -> int:
+        """Offsets of a tile, and one more."""
+        return self.used + 1
+
+    @property
+    def bytes(self) -> int:
+        """Those of one strip."""
+        return self.rows * 2 * self.columns * _kind(self.dtype).itemsize
+
+    def array(self, _: Any = ()) -> Float[Array, "1 G*n 2*C"]:
+        """All strips, an offset in each row, in two parts side by side."""
+        place = np.minimum(np.arange(self.rows, dtype=np.int32), self.used - 1)
+        at = place + self.step * jnp.arange(self.count, dtype=jnp.int32)[:, None]
+        values = self._of_all(self.bias).at[:, at].get(mode="promise_in_bounds")
+        return _in_parts(values.reshape(self.columns, -1).T, self.dtype)[None]
+
+    def spec(self, number: Callable, _: int = 0) -> Any:
+        """What a tile reads: strip `number(step)`."""
+        strip = jax.ShapeDtypeStruct((self.rows, 2 * self.columns), _kind(self.dtype))
+        return plgpu.BlockSpec(strip.shape, lambda *step: (number(*step), 0), transforms=swizzled(strip, self.columns))
+
+    def cotangent(self, d_values: Float[Array, "C O"]) -> Mixture:
+        """The mixture's cotangent from those of all profiles."""
+        _, vjp = jax.vjp(self._of_all, self.bias)
+        return Mixture(vjp(d_values)[0])
+
+    def _of_all(self, profiles: Bias) -> Float[Array, "C O"]:
+        values = self.values(profiles)
+        return _filled(jnp.broadcast_to(values, (self.heads, values.shape[1])))
+
+
+def stack_weights(mixed: tuple[Float[Array, "#B #H T"], ...], dtype: Any) -> Float[Array, "#B T #H 2*C"]:
+    """The weights of the profiles as kernels take them beside operands of this type."""
+    stacked = _filled(jnp.stack(jnp.broadcast_arrays(*mixed)).astype(jnp.float32))
+    return _in_parts(jnp.moveaxis(stacked, (0, 2), (3, 2)), dtype)
+
+
+def weights_cotangent(made: Float[Array, "B T H 2*C"], number: int) -> list[Float[Array, "B H T"]]:
+    """That of each profile's weights, from products with both parts of the profiles."""
+    return [*jnp.moveaxis(sum(jnp.split(made, 2, axis=3)), (3, 2), (0, 2))[:number]]
+
+
+def strip_sums(made: Float[Array, "G 256 2*C"]) -> Float[Array, "C G n"]:
+    """The cotangent of all strips from those of the offsets of either warpgroup, times both parts of the weights."""
+    of_all = jnp.moveaxis(sum(jnp.split(made, 2, axis=2)), 2, 0)
+    later, earlier = jnp.split(of_all, COMPUTING, axis=2)  # see `MixedTile.of`
+    shifted = lambda x, *by: jnp.pad(x, ((0, 0), (0, 0), by))
+    return (shifted(earlier, 0, TILE_ROWS) + shifted(later, TILE_ROWS, 0))[..., :-1]
+
+
+def _filled(x: Float[Array, "c ..."]) -> Float[Array, "C ..."]:
+    """Profiles, or their weights, with zeros up to a whole number of instructions."""
+    return jnp.pad(x, [(0, -len(x) % _FILLED), *[(0, 0)] * (x.ndim - 1)])
+
+
+def _pitch(columns: int) -> int:
+    """Numbers of a row of shared memory, those of 64 + `columns` offsets and 8 more.
+
+    So no two threads that write pairs at once meet in one of 32 banks.
+    """
+    return TILE_ROWS + columns + 8
+
+
+def passage_size(columns: int) -> int:
+    """Numbers of shared memory through which a warpgroup's tiles of so many columns go."""
+    # Cotangents, of 64 columns, lie at the end of a row, with zeros before them; those of the row below are behind them, too.
+    behind = TILE_ROWS if columns == TILE_ROWS else 0
+    return -(-(TILE_ROWS * _pitch(columns) + behind) // 128) * 128
+
+
+def passages(columns: int) -> Any:
+    """That of all computing warpgroups."""
+    return plgpu.SMEM((COMPUTING, passage_size(columns)), jnp.float32)
+
+
+def clear(passage: Any) -> None:
+    """Fill one's memory with zeros before the first tile."""
+    zero = jnp.zeros(passage.shape, jnp.float32)
+    passage[...] = plgpu.layout_cast(zero, plgpu.Layout.WG_STRIDED(passage.shape, 1))
+    plgpu.commit_smem()  # waits for the other threads of the warpgroup, too
+
+
+def _kind(dtype: Any) -> jnp.dtype:
+    """The type of parts: that of products which have the range of float32."""
+    return jnp.dtype(jnp.float32 if dtype == jnp.float32 else jnp.bfloat16)
+
+
+def _in_parts(x: Float[Array, "... C"], dtype: Any) -> Float[Array, "... 2*C"]:
+    """Numbers of 16 bits in two parts; those of float32, whose products the interpreter computes, as they are."""
+    exact = _kind(dtype) == jnp.float32
+    return jnp.concatenate([x, jnp.zeros_like(x)] if exact else parts(x, 2), axis=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class MixedTile:
+    """The operands of one tile's bias inside a kernel, in shared memory: those of one computing warpgroup."""
+
+    weights: Any  # [64, 2 C], of the tile's queries
+    profiles: Any  # [64 + n, 2 C], the first query's first key at row 63
+    passage: Any  # `passages` of this warpgroup
+    keys_in_rows: bool
+    near: Array | bool  # whether the profiles are not all 0 here
+
+    @classmethod
+    def of(
+        cls, weights: Any, strip: Any, passages: Any, group: Array, keys_in_rows: bool, near: Array | bool = True
+    ) -> "MixedTile":
+        """Those of a computing warpgroup, from the strip of both of them."""
+        # The first has the first queries, and the last offsets, or the first keys and the first offsets.
+        first = group if keys_in_rows else COMPUTING - 1 - group
+        profiles = strip.at[pl.ds(first * TILE_ROWS, strip.shape[0] - TILE_ROWS)]
+        return cls(weights, profiles, passages.at[group], keys_in_rows, near)
+
+    def values(self) -> Float[Array, "64 n"]:
+        """The tile's biases; n is 64 where keys lie in rows."""
+        columns = self.profiles.shape[0] - TILE_ROWS
+        move = _interpreted_tile if interpreted() else _move_to_tile
+        return self._where_near(
+            lambda: move(self.passage, self._products(), columns, self.keys_in_rows), lambda: zeros(columns)
+        )
+
+    def add_to_weights(self, total: Array, d_tile: Float[Array, "64 64"]) -> Float[Array, "64 2*C"]:
+        """Add a tile's cotangent, times both parts of the profiles, to that of the weights."""
+
+        def added() -> Array:
+            result = total
+            for n, half in enumerate(self._offset_halves(d_tile, False)):
+                result = add_product(result, half, self.profiles.at[pl.ds(n * TILE_ROWS, TILE_ROWS)])
+            return result
+
+        return self._where_near(added, lambda: total)
+
+    def add_to_profiles(self, totals: tuple[Array, Array], d_tile: Float[Array, "64 64"]) -> tuple[Array, Array]:
+        """Add it, times both parts of the weights, to those of the profiles at the tile's first and last 64 offsets."""
+
+        def added() -> tuple:
+            halves = self._offset_halves(d_tile, True)
+            return tuple(add_product(total, half, self.weights) for total, half in zip(totals, halves, strict=True))
+
+        return self._where_near(added, lambda: totals)
+
+    def _where_near(self, near: Callable, far: Callable) -> Any:
+        return near() if self.near is True else jax.lax.cond(self.near, near, far)
+
+    def _products(self) -> Float[Array, "64 64+n"]:
+        """The biases of each query at all offsets: products of all parts but the two small ones."""
+        columns = self.weights.shape[1] // 2
+        large, small = (pl.ds(n * columns, columns) for n in range(2))
+
+        def run(total: Any) -> Array:
+            for a, b in ((large, large), (large, small), (small, large)):
+                plgpu.wgmma(total, self.weights.at[:, a], self.profiles.at[:, b].transpose((1, 0)))
+            return total[...]
+
+        return pl.run_scoped(run, plgpu.ACC((TILE_ROWS, self.profiles.shape[0]), jnp.float32))
+
+    def _offset_halves(self, d_tile: Array, offsets_in_rows: bool) -> list[Float[Array, "64 64"]]:
+        """A tile with queries in rows, its numbers at their offsets: the first 64 of them, and the rest.
+
+        They are rounded as cotangents of logits are before they are multiplied by keys.
+        """
+        move = _interpreted_halves if interpreted() else _move_to_offsets
+        return [x.astype(self.weights.dtype) for x in move(self.passage, d_tile, offsets_in_rows)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Where the numbers of a tile lie in shared memory: row r, column c at first + r * by_row + c * by_column."""
+
+    first: int
+    by_row: int
+    by_column: int
+
+    def start(self, thread: Any) -> Any:
+        """The place of the first number that a thread of the warpgroup holds."""
+        lane = thread % 32
+        row = thread // 32 * 16 + lane // 4
+        return row * self.by_row + lane % 4 * (2 * self.by_column) + self.first
+
+    def steps(self, columns: int) -> tuple[np.ndarray, tuple[int, ...]]:
+        """How far behind it the first of each of its pairs lies, in the order of registers, and the registers' shape."""
+        layout = mgpu.WGMMA_LAYOUT
+        shape = layout.registers_shape((TILE_ROWS, columns))
+        strides = layout.tiling.tile_strides((columns, 1))
+        places = [sum(n * stride for n, stride in zip(at, strides, strict=True)) for at in np.ndindex(shape)]
+        rows, columns_of = np.divmod(places, columns)
+        return rows * self.by_row + columns_of * self.by_column, shape
+
+
+def tile_places(columns: int, keys_in_rows: bool) -> tuple[Places, Places]:
+    """Where the biases of queries at all offsets are written, and where those of a tile are read.
+
+    Key s of query t has offset 63 - t + s, from the first that was written.
+    """
+    pitch = _pitch(columns)
+    read = (1, pitch - 1) if keys_in_rows else (pitch - 1, 1)
+    return Places(0, pitch, 1), Places(TILE_ROWS - 1, *read)
+
+
+def offset_places(offsets_in_rows: bool) -> tuple[Places, Places, list[Places]]:
+    """Where zeros and the cotangents of a tile behind them are written, and where those at each half of its offsets are read."""
+    pitch = _pitch(TILE_ROWS)
+    read = (1, pitch + 1) if offsets_in_rows else (pitch + 1, 1)
+    halves = [Places(1 + half * TILE_ROWS, *read) for half in range(2)]
+    return Places(0, pitch, 1), Places(TILE_ROWS, pitch, 1), halves
+
+
+def _fragment(columns: int) -> Any:
+    return plgpu.ShapeDtypeStruct((TILE_ROWS, columns), jnp.dtype(jnp.float32), layout=plgpu.Layout.WGMMA)
+
+
+def _move_to_tile(passage: Any, at_offsets: Array, columns: int, keys_in_rows: bool) -> Float[Array, "64 n"]:
+    """Take the biases at all offsets to those of the tile."""
+
+    @plgpu.inline_mgpu(arg_types=(plgpu.RefType(), plgpu.Layout.WGMMA), return_type=_fragment(columns))
+    def move(_: Any, passage: Any, at_offsets: Any) -> Any:
+        memory, (written, read) = _Memory.of(passage), tile_places(columns, keys_in_rows)
+        memory.write(written, at_offsets)
+        return memory.read_all([read], columns)[0]
+
+    return move(passage, at_offsets)
+
+
+def _move_to_offsets(passage: Any, tile: Float[Array, "64 64"], offsets_in_rows: bool) -> list[Float[Array, "64 64"]]:
+    """Take a tile to its offsets."""
+
+    @plgpu.inline_mgpu(arg_types=(plgpu.RefType(), plgpu.Layout.WGMMA), return_type=[_fragment(TILE_ROWS)] * 2)
+    def move(_: Any, passage: Any, tile: Any) -> Any:
+        memory, (cleared, kept, halves) = _Memory.of(passage), offset_places(offsets_in_rows)
+        zero = mgpu.c(0.0, ir.F32Type.get())
+        memory.write(cleared, mgpu.FragmentedArray.splat(zero, tile.shape, mgpu.WGMMA_LAYOUT))
+        memory.write(kept, tile)
+        return memory.read_all(halves, TILE_ROWS)
+
+    return move(passage, tile)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Memory:
+    """One warpgroup's shared memory, while a kernel is compiled."""
+
+    start: Any  # pointer
+    thread: Any
+
+    @classmethod
+    def of(cls, passage: Any) -> "_Memory":
+        thread = mgpu.FragmentedArray.splat(mgpu.utils.thread_idx(), (), is_signed=False)
+        return cls(mgpu.utils.memref_ptr(passage), thread % 128)
+
+    def write(self, places: Places, x: Any) -> None:
+        begin, (steps, _) = self._begin(places), places.steps(x.shape[1])
+        for register, step in zip(x.registers.flat, map(int, steps), strict=True):
+            llvm.store(register, self._at(begin, step), alignment=8)
+
+    def read_all(self, several: list[Places], columns: int) -> list:
+        """Read tiles when all threads have written, and wait until all have read."""
+        # A row that is read as it was written stays within four threads of a warp.
+        wait = mgpu.utils.warp_barrier if several[0].by_column == 1 else mgpu.utils.warpgroup_barrier
+        wait()
+        made = [self._read(places, columns) for places in several]
+        wait()
+        return made
+
+    def _read(self, places: Places, columns: int) -> Any:
+        number, i32 = ir.F32Type.get(), ir.IntegerType.get_signless(32)
+        pair = ir.VectorType.get((2,), number)
+        begin, (steps, shape) = self._begin(places), places.steps(columns)
+        registers = []
+        for step in map(int, steps):
+            register = llvm.mlir_undef(pair)
+            for n in range(2):
+                value = llvm.load(number, self._at(begin, step + n * places.by_column), alignment=4)
+                register = llvm.insertelement(register, value, mgpu.c(n, i32))
+            registers.append(register)
+        held = np.array(registers, object).reshape(shape)
+        return mgpu.FragmentedArray(_registers=held, _layout=mgpu.WGMMA_LAYOUT, _is_signed=None)
+
+    def _begin(self, places: Places) -> Any:
+        return self._at(self.start, places.start(self.thread).registers.item())
+
+    def _at(self, pointer: Any, place: Any) -> Any:
+        return mgpu.utils.getelementptr(pointer, [place], ir.F32Type.get())
+
+
+def _interpreted_tile(_: Any, at_offsets: Array, columns: int, keys_in_rows: bool) -> Float[Array, "64 n"]:
+    """Stand in for `_move_to_tile` in the interpreter, which has no threads of a warpgroup."""
+    query, key = jnp.arange(TILE_ROWS)[:, None], jnp.arange(columns)
+    made = jnp.take_along_axis(at_offsets, TILE_ROWS - 1 - query + key, axis=1)
+    return made.T if keys_in_rows else made
+
+
+def _interpreted_halves(_: Any, tile: Float[Array, "64 64"], offsets_in_rows: bool) -> list[Float[Array, "64 64"]]:
+    """Stand in for `_move_to_offsets`."""
+    query, offset = jnp.arange(TILE_ROWS)[:, None], jnp.arange(2 * TILE_ROWS)
+    key = offset - (TILE_ROWS - 1) + query
+    made = jnp.take_along_axis(tile, jnp.clip(key, 0, TILE_ROWS - 1), axis=1)
+    halves = jnp.split(jnp.where((key >= 0) & (key < TILE_ROWS), made, 0), 2, axis=1)
+    return [half.T for half in halves] if offsets_in_rows else halves
