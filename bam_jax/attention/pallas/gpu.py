@@ -170,16 +170,21 @@ def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Ar
     lse, delta = residuals.row_terms(d_out)
     vectors = (pipeline.queries, *(skipping.pad(x[:, :, None], pipeline.block_q) for x in (lse, delta)))
 
-    parameters, columns, wanted = tile.Parameters.of(scoring.bias), _wanted_columns(residuals), residuals.wanted
-    # Each parameter takes a strip more, that of its slopes. Where there are many, a kernel sums the gradient at all offsets.
-    many = shift is not None and (any(wanted.bias) if pipeline.weights else len(columns) > FEW)
+    bias, mixed, wanted = scoring.bias, scoring.queries.coordinate, residuals.wanted
     of_weights = [
         jax.ShapeDtypeStruct(x.shape[3:], jnp.float32) for x in pipeline.weights if any(wanted.query_coordinate)
     ]
-    if many:
-        columns, wanted = [], wanted._replace(bias=(False,) * len(wanted.bias))
+    # Each parameter takes a strip more, that of its slopes. Where there are many, a kernel sums the gradient at all offsets.
+    columns: list[int] = []
     if pipeline.weights:
-        wanted = wanted._replace(query_coordinate=(False,) * len(wanted.query_coordinate))
+        many = any(wanted.bias)
+        scoring, wanted = strips.without_coordinates(scoring), wanted._replace(bias=(), query_coordinate=())
+    else:
+        columns = _wanted_columns(residuals)
+        many = shift is not None and len(columns) > FEW
+        if many:
+            columns, wanted = [], wanted._replace(bias=(False,) * len(wanted.bias))
+    parameters = tile.Parameters.of(scoring.bias)
     sums = tile.ScoringSums.of(scoring, parameters, wanted)
     query_sums, key_sums = sum(sums.of_queries), sum(sums.of_keys)
     of_queries = sums.of_queries
@@ -214,13 +219,14 @@ def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Ar
     dk, dv = (x.reshape(*x.shape[:2], k.shape[2], -1, x.shape[3]).sum(3) for x in of_query_heads)
 
     d_scoring = sums.cotangent(d_query, d_key, q.shape[2])
+    if pipeline.weights:
+        number = len(jax.tree.leaves(mixed))
+        d_mixed = gpu_profiles.weights_cotangent(number, *d_weights) if d_weights else [None] * number
+        d_queries = dataclasses.replace(d_scoring.queries, coordinate=tile.refolded(mixed, d_mixed))
+        d_scoring = dataclasses.replace(d_scoring, bias=jax.tree.map(jnp.zeros_like, bias), queries=d_queries)
     if many:
         d_bias = gpu_diagonals.bias_gradient(pipeline, _bias_cotangent, matrices, vectors)
         d_scoring = dataclasses.replace(d_scoring, bias=d_bias)
-    if d_weights:
-        mixed = scoring.queries.coordinate
-        d_mixed = tile.refolded(mixed, gpu_profiles.weights_cotangent(d_weights[0], len(jax.tree.leaves(mixed))))
-        d_scoring = dataclasses.replace(d_scoring, queries=dataclasses.replace(d_scoring.queries, coordinate=d_mixed))
     unpadded = lambda x, like: x[:, : like.shape[1], :, : like.shape[3]].astype(like.dtype)
     return Gradients(unpadded(dq, q), unpadded(dk, k), unpadded(dv, v), d_scoring)
 

@@ -206,7 +206,13 @@ def _body(
             table.spec(lambda b, step: diagonal + 0 * step, 0),
         ),
         # Nothing is held, and of queries there are twice as many.
-        max_concurrent_steps=gpu_pipeline.stages((), (tiles.k, tiles.v, *inputs.query_matrices * 2), _WIDTH, table),
+        max_concurrent_steps=gpu_pipeline.stages(
+            (),
+            (tiles.k, tiles.v, *inputs.query_matrices * 2),
+            (inputs.query_vectors, inputs.key_vectors),
+            _WIDTH,
+            table,
+        ),
         num_compute_wgs=COMPUTING,
         wg_axis="group",
         memory_registers=gpu_pipeline.MEMORY_REGISTERS,

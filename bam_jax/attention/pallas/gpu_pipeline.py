@@ -44,7 +44,7 @@ HELD = COMPUTING * TILE_ROWS  # tokens that a block of threads holds
 # Buffers of each operand: tiles are computed from one while the other is filled.
 _STAGES = 2
 _SHARED_MEMORY = 227 * 2**10  # Bytes that a block of threads has on Hopper.
-_FOR_VECTORS = 6 * 2**10  # Of these, what vectors, parameters and barriers take at most.
+_KILOBYTE = 2**10  # What each buffer of a vector takes at least; sums along rows and barriers take three.
 
 MEMORY_REGISTERS = 40  # Of a thread that only starts copies; the computing warpgroups share what it gives back.
 # Tokens of which few tiles are negligible: by an estimate, reading all queries and keys for the bounds takes longer.
@@ -376,7 +376,9 @@ class _Walk:
             step,
             grid=(steps,),
             in_specs=(*specs, () if table is None else table.spec(strip, len(self.kernel.slopes))),
-            max_concurrent_steps=stages(self.stationary.operands, self.streamed.operands, self.kernel.width, table),
+            max_concurrent_steps=stages(
+                self.stationary.operands, self.streamed.operands, self.streamed.vectors, self.kernel.width, table
+            ),
             num_compute_wgs=COMPUTING,
             wg_axis="group",
             memory_registers=MEMORY_REGISTERS,
@@ -435,13 +437,14 @@ class _Walk:
         return b if ref.shape[0] > 1 else 0, h // (self.tiles.q.shape[2] // ref.shape[head_axis])
 
 
-def stages(held: tuple, streamed: tuple, width: int, strips: Any) -> int:
+def stages(held: tuple, streamed: tuple, vectors: Any, width: int, strips: Any) -> int:
     """Buffers of what is streamed, `width` tokens at a time, if `HELD` tokens are held."""
     of_rows = lambda rows, matrices: rows * sum(x.shape[3] * x.dtype.itemsize for x in matrices)
     mixes = isinstance(strips, ProfileStrips)
     each = of_rows(width, streamed) + (strips.bytes if mixes else 0)
     kept = of_rows(HELD, held) + (4 * COMPUTING * gpu_profiles.passage_size(width) if mixes else 0)
-    return _STAGES if not mixes or kept + _STAGES * each + _FOR_VECTORS <= _SHARED_MEMORY else 1
+    small = (len(jax.tree.leaves(vectors)) + 3) * _KILOBYTE  # both buffers of a vector fit in one
+    return _STAGES if not mixes or kept + _STAGES * each + small <= _SHARED_MEMORY else 1
 
 
 def store(target: Any, x: Array) -> None:

@@ -76,7 +76,7 @@ def stack_weights(mixed: tuple[Float[Array, "#B #H T"], ...], dtype: Any) -> Flo
     return _in_parts(jnp.moveaxis(stacked, (0, 2), (3, 2)), dtype)
 
 
-def weights_cotangent(made: Float[Array, "B T H 2*C"], number: int) -> list[Float[Array, "B H T"]]:
+def weights_cotangent(number: int, made: Float[Array, "B T H 2*C"]) -> list[Float[Array, "B H T"]]:
     """That of each profile's weights, from products with both parts of the profiles."""
     return [*jnp.moveaxis(sum(jnp.split(made, 2, axis=3)), (3, 2), (0, 2))[:number]]
 
@@ -257,7 +257,9 @@ def _move_to_tile(passage: Any, at_offsets: Array, columns: int, keys_in_rows: b
     def move(_: Any, passage: Any, at_offsets: Any) -> Any:
         memory, (written, read) = _Memory.of(passage), tile_places(columns, keys_in_rows)
         memory.write(written, at_offsets)
-        return memory.read_all([read], columns)[0]
+        # Queries that lie in rows read their own, which four threads of a warp have written.
+        wait = mgpu.utils.warpgroup_barrier if keys_in_rows else mgpu.utils.warp_barrier
+        return memory.read_all([read], columns, wait)[0]
 
     return move(passage, at_offsets)
 
@@ -271,7 +273,8 @@ def _move_to_offsets(passage: Any, tile: Float[Array, "64 64"], offsets_in_rows:
         zero = mgpu.c(0.0, ir.F32Type.get())
         memory.write(cleared, mgpu.FragmentedArray.splat(zero, tile.shape, mgpu.WGMMA_LAYOUT))
         memory.write(kept, tile)
-        return memory.read_all(halves, TILE_ROWS)
+        # A row is read together with the beginning of the next one, which another warp may have written.
+        return memory.read_all(halves, TILE_ROWS, mgpu.utils.warpgroup_barrier)
 
     return move(passage, tile)
 
@@ -293,10 +296,8 @@ class _Memory:
         for register, step in zip(x.registers.flat, map(int, steps), strict=True):
             llvm.store(register, self._at(begin, step), alignment=8)
 
-    def read_all(self, several: list[Places], columns: int) -> list:
-        """Read tiles when all threads have written, and wait until all have read."""
-        # A row that is read as it was written stays within four threads of a warp.
-        wait = mgpu.utils.warp_barrier if several[0].by_column == 1 else mgpu.utils.warpgroup_barrier
+    def read_all(self, several: list[Places], columns: int, wait: Callable) -> list:
+        """Read tiles when all threads for which `wait` waits have written, and wait until all have read."""
         wait()
         made = [self._read(places, columns) for places in several]
         wait()
