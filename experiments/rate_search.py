@@ -50,8 +50,8 @@ def try_rows(tries: Mapping[str, Sequence[Rates]], make: Callable[[str, Rates], 
     ]
 
 
-def best(scores: Sequence[Mapping[str, float]], enough: float = 1.0) -> int:
-    """The number of the best try; the first of equals, also among accuracies of `enough` and more.
+def best(scores: Sequence[Mapping[str, float]], enough: float = 1.0, floor: float = 0.0) -> int:
+    """The number of the best try; the first of equals, also among accuracies of `enough` and more, or of `floor` and less.
 
     >>> best([{"accuracy": 1.0, "perplexity": 5.0}, {"accuracy": 1.0, "perplexity": 4.0}, {"accuracy": 0.9, "perplexity": 3.0}])
     1
@@ -59,7 +59,8 @@ def best(scores: Sequence[Mapping[str, float]], enough: float = 1.0) -> int:
 
     def rank(score: Mapping[str, float]) -> tuple[float, ...]:
         losses = [score[name] for name in ("perplexity", "loss") if name in score]
-        return (-min(score["accuracy"], enough) if "accuracy" in score else 0.0, *losses)
+        accuracy = min(score.get("accuracy", 0.0), enough)
+        return (-accuracy if accuracy > floor else 0.0, *losses)
 
     return min(range(len(scores)), key=lambda number: rank(scores[number]))
 
@@ -80,7 +81,14 @@ def worst_scores(made: Experiment, folder: Path) -> dict[str, dict[str, float]]:
 
 
 def search(
-    path: Path, tries: Mapping[str, Sequence[Rates]], folder: Path, out: Path, *, records: str = "", enough: float = 1.0
+    path: Path,
+    tries: Mapping[str, Sequence[Rates]],
+    folder: Path,
+    out: Path,
+    *,
+    records: str = "",
+    enough: float = 1.0,
+    floor: float = 0.0,
 ) -> dict[str, Any]:
     """Do what is missing of a search, and write which rates each learner gets."""
     # Records keep the command, with the files as a user in the clone would name them.
@@ -92,14 +100,15 @@ def search(
     for learner, tried in tries.items():
         mine = [scores[label_of(learner, number)] for number in range(len(tried))]
         found[learner] = [{**rates, **score} for rates, score in zip(tried, mine, strict=True)]
-        rates[learner] = dict(tried[best(mine, enough)])
+        rates[learner] = dict(tried[best(mine, enough, floor)])
     rule = RULE if enough == 1.0 else f"{RULE}; an accuracy of {enough:g} is as good as any greater"
+    rule += f", one of {floor:g} as bad as none" if floor else ""
     result = {"command": f"python experiments/{path.name}", "rule": rule, "found": found, "rates": rates}
     files.write_atomically(out, jsonl.by_lines(result))
     return result
 
 
-def main(file: str, out: Path, *stages: Mapping[str, Sequence[Rates]], enough: float = 1.0) -> None:
+def main(file: str, out: Path, *stages: Mapping[str, Sequence[Rates]], enough: float = 1.0, floor: float = 0.0) -> None:
     """The command line of a search: do what is missing, and write the file of rates."""
     path = Path(file)
 
@@ -109,7 +118,7 @@ def main(file: str, out: Path, *stages: Mapping[str, Sequence[Rates]], enough: f
         parser.add_argument("--runs", type=files.local_path, default=default, help=f"folder of the runs ({default})")
         folder, records = parser.parse_args(argv).runs, path.with_name("records") / path.stem
         for tries in stages:
-            result = search(path, tries, folder, out, records=str(records), enough=enough)
+            result = search(path, tries, folder, out, records=str(records), enough=enough, floor=floor)
             print(f"wrote {out}: {result['rates']}")
 
     errors.run(run)

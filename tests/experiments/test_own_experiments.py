@@ -277,3 +277,5 @@ def test_perplexity_decides_between_equal_accuracies_and_where_no_keys_are_plant
     assert rate_search.best([{"loss": 2.0}, {"loss": 1.0}]) == 1
     tries = [{"accuracy": a, "perplexity": p} for a, p in ((1.0, 3.0), (0.96, 2.0), (0.94, 1.0))]
     assert rate_search.best(tries) == 0 and rate_search.best(tries, enough=0.95) == 1
+    nothing = [{"accuracy": 0.11, "perplexity": 3.0}, {"accuracy": 0.05, "perplexity": 2.0}]
+    assert rate_search.best(nothing) == 0 and rate_search.best(nothing, floor=0.15) == 1
