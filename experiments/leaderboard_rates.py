@@ -1,7 +1,7 @@
 """The search for the learning rates of `leaderboard.py`: every method has four tries.
 
 Command:  python experiments/leaderboard_rates.py
-Hardware: a CPU; 180 models of 2 layers, some 4 core-hours.
+Hardware: a CPU; 184 models of 2 layers, some 4 core-hours.
 Expected: experiments/leaderboard_rates.json, which the small scale reads. experiments/records/leaderboard_rates has what was
           measured: a search that was stopped resumes from it, on any machine.
 """
