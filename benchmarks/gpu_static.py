@@ -26,7 +26,6 @@ import pathlib
 import re
 import sys
 import tempfile
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -195,15 +194,15 @@ def tokamax_kernels(width: int) -> dict[str, tuple[Callable, tuple]]:
 
 
 def known_columns(name: str, width: int) -> dict[str, int]:
-    """Columns of the tiles of each kernel whose first product is not that of queries and keys: it mixes profiles."""
+    """Columns of the tiles of each kernel, if its first product mixes profiles and is not that of queries and keys."""
     if not isinstance(BIASES[name], biases.Mixture):
         return {}
     backward = dict.fromkeys(("query_gradients", "key_gradients", "bias_gradients"), gpu.BACKWARD_WIDTH)
-    return {"forward": gpu.tile_columns(width, mixed=True)} | backward
+    return {"forward": gpu.forward_width(width, mixed=True)} | backward
 
 
 def measure(
-    kernels: dict[str, tuple[Callable, tuple]], columns: Mapping[str, int] = types.MappingProxyType({}), **setting: Any
+    kernels: dict[str, tuple[Callable, tuple]], columns: Mapping[str, int] | None = None, **setting: Any
 ) -> Iterator[dict]:
     """Compile each kernel and yield what the compiler made of it, after the setting.
 
@@ -225,7 +224,7 @@ def measure(
             "spill_stores": last(r"(\d+) bytes spill stores"),
             "spill_loads": last(r"(\d+) bytes spill loads"),
             "shared_memory": last(r"smem_scratch_bytes=(\d+)"),
-            **sass.per_logit(captured[0], columns.get(kernel)),
+            **sass.per_logit(captured[0], (columns or {}).get(kernel)),
         }
 
 

@@ -35,7 +35,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 """Changes of the configuration by label: every encoding as published, FoX with gates that start open, and the combinations with
 SSMax that are recommended or compared elsewhere."""
 KEYLESS = ("learned",)
-"""A table of positions ends with the training context, and a passkey's answer lies behind it."""
+"""Encodings without positions for a passkey's answer, which comes after the training context."""
 STRETCHED = ("alibi", "rope_pi", "rope_ntk", "rope_yarn", "rope_llama3")
 """Encodings that are extended at evaluation by a factor, which is the length in training contexts."""
 SEEDS = tuple(range(500, 508))
@@ -47,10 +47,10 @@ NOTES = (
     "seed. The recipe is the quickstart's, which was chosen for BAM.",
     "Where a factor is given, positions are interpolated at evaluation by the length in training contexts; no model was trained "
     "with it.",
-    "A learned table of positions ends with the training context. It is not asked for passkeys, whose answer lies behind it.",
-    "FoX as published forgets half of what it holds at each token, and learned no keys at any rate of the search. A second row "
-    "starts with gates of sigmoid(4).",
-    "Sinusoids are added to token embeddings that start 35 times smaller, as in the code of BAM's authors.",
+    "`learned` is not asked for passkeys: its table ends with the training context, and the answer comes after it.",
+    "FoX as published starts with forget gates of 0.5, and found no passkey at any rate of the search. A second row starts with "
+    "gates of sigmoid(4), or 0.98.",
+    "The sinusoids are about 35 times as large as the token embeddings at the start, as in the code of BAM's authors.",
     "40 passkeys of a seed at each length, at 20 depths. A passkey next to the question is found without any long-range head, so "
     "an accuracy of 0.05 to 0.1 shows nothing.",
 )

@@ -51,7 +51,9 @@ def try_rows(tries: Mapping[str, Sequence[Rates]], make: Callable[[str, Rates], 
 
 
 def best(scores: Sequence[Mapping[str, float]], enough: float = 1.0, floor: float = 0.0) -> int:
-    """The number of the best try; the first of equals, also among accuracies of `enough` and more, or of `floor` and less.
+    """The number of the best try: the highest accuracy, then the lowest loss, then the first.
+
+    Accuracies of at least `enough` are equal, and so are those of at most `floor`.
 
     >>> best([{"accuracy": 1.0, "perplexity": 5.0}, {"accuracy": 1.0, "perplexity": 4.0}, {"accuracy": 0.9, "perplexity": 3.0}])
     1
@@ -102,7 +104,7 @@ def search(
         found[learner] = [{**rates, **score} for rates, score in zip(tried, mine, strict=True)]
         rates[learner] = dict(tried[best(mine, enough, floor)])
     rule = RULE if enough == 1.0 else f"{RULE}; an accuracy of {enough:g} is as good as any greater"
-    rule += f", one of {floor:g} as bad as none" if floor else ""
+    rule += f"; an accuracy of {floor:g} is as bad as any smaller" if floor else ""
     result = {"command": f"python experiments/{path.name}", "rule": rule, "found": found, "rates": rates}
     files.write_atomically(out, jsonl.by_lines(result))
     return result

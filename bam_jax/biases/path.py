@@ -72,7 +72,7 @@ class PaTH(Rowwise):
         """See `Rowwise`."""
         queries, keys = _wide(rows)
         width, slots = queries.shape[-1] // 2, keys.shape[1]
-        chunk = min(self.CHUNK, 1 << (slots - 1).bit_length())
+        chunk = min(self.CHUNK, 1 << (slots - 1).bit_length())  # a power of two, for `_inverse`
         chunks = lambda x, axis: jnp.moveaxis(
             _filled(x, axis, chunk).reshape(*x.shape[:axis], -1, chunk, *x.shape[axis + 1 :]), axis, 0
         )
@@ -113,7 +113,7 @@ def _dot(spec: str, *operands: Array) -> Array:
 def _inverse(x: Float[Array, "... C C"]) -> Float[Array, "... C C"]:
     """Invert upper triangular matrices with ones on the diagonal, C a power of two.
 
-    A triangular solver does the same. On a CPU it is LAPACK's, whose threads wait for each other once for every matrix.
+    A triangular solver does the same. On a CPU it calls LAPACK once for each matrix, whose threads wait for each other each time.
     """
     half = x.shape[-1] // 2
     if not half:
@@ -125,7 +125,7 @@ def _inverse(x: Float[Array, "... C C"]) -> Float[Array, "... C C"]:
 
 @_inverse.defjvp
 def _inverse_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    inverse = _inverse(*primals)
+    inverse = _inverse(*primals)  # X^-1, whose differential is -X^-1 dX X^-1
     return inverse, -_dot("...ij,...jk,...kl->...il", inverse, *tangents, inverse)
 
 

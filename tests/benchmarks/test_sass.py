@@ -30,6 +30,7 @@ def test_the_shortest_path_through_the_loop_over_tiles_is_counted():
     counted = sass.per_logit(DISASSEMBLY)
     expected = {"special": 1, "fused": 2, "memory": 1, "tensor": 2, "other": 2}
     assert counted == {"instructions": 2.0, **{pipe: count / 4 for pipe, count in expected.items()}}
+    assert sass.per_logit(DISASSEMBLY, 16)["instructions"] == 1.0
 
 
 def test_of_two_loops_over_tiles_the_one_without_a_mask_is_counted():

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import leaderboard
+import leaderboard_rates
 import near_heads
 import numpy as np
 import pytest
@@ -279,3 +281,12 @@ def test_perplexity_decides_between_equal_accuracies_and_where_no_keys_are_plant
     assert rate_search.best(tries) == 0 and rate_search.best(tries, enough=0.95) == 1
     nothing = [{"accuracy": 0.11, "perplexity": 3.0}, {"accuracy": 0.05, "perplexity": 2.0}]
     assert rate_search.best(nothing) == 0 and rate_search.best(nothing, floor=0.15) == 1
+
+
+def test_rates_of_the_leaderboard_are_the_best_that_were_found():
+    made = json.loads(small_scale.LEADERBOARD_RATES.read_text())
+    assert made["found"].keys() == made["rates"].keys() == leaderboard.METHODS.keys()
+    for method, found in made["found"].items():
+        best = rate_search.best(found, leaderboard_rates.ENOUGH, leaderboard_rates.FLOOR)
+        assert made["rates"][method] == {"optimizer.rate": found[best]["optimizer.rate"]}
+        assert ("accuracy" in found[best]) is (method not in leaderboard.KEYLESS)

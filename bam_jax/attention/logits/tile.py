@@ -262,7 +262,9 @@ def unsupported(scoring: Scoring, lowered: frozenset[str] = LOWERED) -> str | No
     """The reason why a kernel cannot compute the bias, with the primitive's name, or None."""
     name, parameters = type(scoring.bias).__name__, Parameters.of(scoring.bias)
     if isinstance(scoring.bias, Mixture):
-        return f"it does not mix profiles by the query, as the bias {name} does"
+        return (
+            f"its formula mixes no profiles by the query, as the bias {name} does: positions have to follow one another"
+        )
     if any(len(shape) > 1 for shape in parameters.shapes):
         return f"the bias {name} has a parameter with more axes than [H, n]"
     number = jax.ShapeDtypeStruct((1, 1), jnp.float32)

@@ -119,7 +119,7 @@ def tiled_forward(
     pipeline = TilePipeline.of(q, k, v, scoring, tiling, shift)
     halves = [q.dtype] if alone else [q.dtype] * 2
     finish = functools.partial(_forward_finish, halves)
-    width = tile_columns(pipeline.q.shape[3], mixed=bool(pipeline.weights))
+    width = forward_width(pipeline.q.shape[3], mixed=bool(pipeline.weights))
     kernel = Kernel("forward", _forward_start, _forward_step, finish, width)
     matrices = [jax.ShapeDtypeStruct(pipeline.q.shape[3:], half) for half in halves]
     made, (lse,) = pipeline.over_keys(kernel, (pipeline.q,), pipeline.queries, matrices=matrices, vectors=1)
@@ -127,7 +127,7 @@ def tiled_forward(
     return out[0] if alone else Halves(*out), lse[:, :, : q.shape[1]]
 
 
-def tile_columns(width: int, *, mixed: bool) -> int:
+def forward_width(width: int, *, mixed: bool) -> int:
     """Keys of a tile, forward: mixed biases go through shared memory, of which wide heads leave less."""
     return BACKWARD_WIDTH if mixed and width > 64 else _FORWARD_WIDTH
 
@@ -174,15 +174,15 @@ def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Ar
     of_weights = [
         jax.ShapeDtypeStruct(x.shape[3:], jnp.float32) for x in pipeline.weights if any(wanted.query_coordinate)
     ]
-    # Each parameter takes a strip more, that of its slopes. Where there are many, a kernel sums the gradient at all offsets.
     columns: list[int] = []
     if pipeline.weights:
-        many = any(wanted.bias)
+        third_kernel = any(wanted.bias)
         scoring, wanted = strips.without_coordinates(scoring), wanted._replace(bias=(), query_coordinate=())
     else:
+        # Each parameter takes a strip more, that of its slopes. Where there are many, a kernel sums the gradient at all offsets.
         columns = _wanted_columns(residuals)
-        many = shift is not None and len(columns) > FEW
-        if many:
+        third_kernel = shift is not None and len(columns) > FEW
+        if third_kernel:
             columns, wanted = [], wanted._replace(bias=(False,) * len(wanted.bias))
     parameters = tile.Parameters.of(scoring.bias)
     sums = tile.ScoringSums.of(scoring, parameters, wanted)
@@ -224,7 +224,7 @@ def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Ar
         d_mixed = gpu_profiles.weights_cotangent(number, *d_weights) if d_weights else [None] * number
         d_queries = dataclasses.replace(d_scoring.queries, coordinate=tile.refolded(mixed, d_mixed))
         d_scoring = dataclasses.replace(d_scoring, bias=jax.tree.map(jnp.zeros_like, bias), queries=d_queries)
-    if many:
+    if third_kernel:
         d_bias = gpu_diagonals.bias_gradient(pipeline, _bias_cotangent, matrices, vectors)
         d_scoring = dataclasses.replace(d_scoring, bias=d_bias)
     unpadded = lambda x, like: x[:, : like.shape[1], :, : like.shape[3]].astype(like.dtype)
@@ -292,7 +292,7 @@ def _as_it_is(x: Array) -> Array:
 
 
 def _gradient_start(widths: list[int | None], vectors: int, width: int) -> tuple:
-    """Zeros; None: the width of heads."""
+    """Start all sums at zero; a width of None is that of heads."""
     return tuple(zeros(n or width) for n in widths), tuple(constant_vector(0.0) for _ in range(vectors))
 
 

@@ -24,7 +24,6 @@ COMPUTING = 2
 # divides a matrix's width is used, and head widths are padded to a multiple of the shortest.
 SWIZZLES = 128, 64, 32
 
-
 INTERPRETER: Any = plgpu.InterpretGPUParams()
 """How kernels run on a CPU."""
 
@@ -50,7 +49,7 @@ def product(a: Any, b: Any) -> Array:
 def add_product(total: Array, a: Array, b: Any) -> Array:
     """Add a product to a sum, total [64, D] + a [64, n] b [n, D], with a in registers and b in shared memory.
 
-    The tensor cores sum where `total` lies: the product takes no registers of its own. In the interpreter nothing does.
+    The tensor cores sum where `total` lies: the product takes no registers of its own. The interpreter has none.
     """
     if interpreted():
         return total + jax.lax.dot(a, b[...], preferred_element_type=jnp.float32)

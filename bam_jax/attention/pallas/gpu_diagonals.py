@@ -1,7 +1,8 @@
 """The gradient of a relative bias at every offset, whatever its parameters are.
 
 Tiles on one diagonal of the table of tiles have the same offsets at the same places. A block of threads walks along such a
-diagonal, in several texts of the batch, and adds up its tiles. XLA sums the result along the diagonals inside it.
+diagonal, in several texts of the batch, and adds up its tiles. XLA sums the result along the diagonals inside it. Tiles of
+mixed profiles are moved to their offsets and multiplied by the weights before they are added up; see `gpu_profiles`.
 """
 
 import functools
@@ -182,8 +183,8 @@ def _body(
 
         def matrix(ref: Any) -> Any:
             place = lambda b, step: (text(ref, b), number(step), head(ref, 2), 0)
-            parts = 2 if ref is weights else 1  # which are multiplied on their own
-            order = swizzled(ref, ref.shape[3] // parts)
+            pieces = 2 if ref is weights else 1  # which are multiplied on their own
+            order = swizzled(ref, ref.shape[3] // pieces)
             return plgpu.BlockSpec((None, tokens, None, ref.shape[3]), place, transforms=order)
 
         def vector(ref: Any) -> Any:
@@ -205,7 +206,7 @@ def _body(
             # The same at each step; the pipeline asks for indices that depend on it.
             table.spec(lambda b, step: diagonal + 0 * step, 0),
         ),
-        # Nothing is held, and of queries there are twice as many.
+        # Nothing is stationary, and a block has 128 queries, twice `_WIDTH`.
         max_concurrent_steps=gpu_pipeline.stages(
             (),
             (tiles.k, tiles.v, *inputs.query_matrices * 2),

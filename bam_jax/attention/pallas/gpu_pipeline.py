@@ -44,7 +44,7 @@ HELD = COMPUTING * TILE_ROWS  # tokens that a block of threads holds
 # Buffers of each operand: tiles are computed from one while the other is filled.
 _STAGES = 2
 _SHARED_MEMORY = 227 * 2**10  # Bytes that a block of threads has on Hopper.
-_KILOBYTE = 2**10  # What each buffer of a vector takes at least; sums along rows and barriers take three.
+_KILOBYTE = 2**10  # What the buffers of a vector take; sums along rows and barriers take three.
 
 MEMORY_REGISTERS = 40  # Of a thread that only starts copies; the computing warpgroups share what it gives back.
 # Tokens of which few tiles are negligible: by an estimate, reading all queries and keys for the bounds takes longer.
@@ -319,7 +319,7 @@ class _Walk:
         table, specs = self._strips, self._other_specs(start)
 
         def strip(m: Array) -> Array:
-            """The number of that of a tile."""
+            """The number of a tile's strip."""
             assert table is not None
             return table.index(start + m, n) if self._holds_keys else table.index(n, start + m)
 
@@ -347,7 +347,7 @@ class _Walk:
             if self.tiles.weights:
                 near, place = inputs.near, strip(at[0])
                 mixed = MixedTile.of(
-                    [*mine[held:], *matrices[passing:]][0],
+                    matrices[-1] if self._holds_keys else mine[-1],
                     strips,
                     passage,
                     group,
@@ -439,12 +439,13 @@ class _Walk:
 
 def stages(held: tuple, streamed: tuple, vectors: Any, width: int, strips: Any) -> int:
     """Buffers of what is streamed, `width` tokens at a time, if `HELD` tokens are held."""
+    if not isinstance(strips, ProfileStrips):
+        return _STAGES
     of_rows = lambda rows, matrices: rows * sum(x.shape[3] * x.dtype.itemsize for x in matrices)
-    mixes = isinstance(strips, ProfileStrips)
-    each = of_rows(width, streamed) + (strips.bytes if mixes else 0)
-    kept = of_rows(HELD, held) + (4 * COMPUTING * gpu_profiles.passage_size(width) if mixes else 0)
-    small = (len(jax.tree.leaves(vectors)) + 3) * _KILOBYTE  # both buffers of a vector fit in one
-    return _STAGES if not mixes or kept + _STAGES * each + small <= _SHARED_MEMORY else 1
+    each = of_rows(width, streamed) + strips.bytes
+    kept = of_rows(HELD, held) + 4 * COMPUTING * gpu_profiles.passage_size(width)
+    kept += (len(jax.tree.leaves(vectors)) + 3) * _KILOBYTE
+    return _STAGES if kept + _STAGES * each <= _SHARED_MEMORY else 1
 
 
 def store(target: Any, x: Array) -> None:

@@ -45,17 +45,17 @@ class ProfileStrips(StripTable):
 
     @property
     def bytes(self) -> int:
-        """Those of one strip."""
+        """The bytes of one strip."""
         return self.rows * 2 * self.columns * _kind(self.dtype).itemsize
 
-    def array(self, _: Any = ()) -> Float[Array, "1 G*n 2*C"]:
+    def array(self, _: Any) -> Float[Array, "1 G*n 2*C"]:
         """All strips, an offset in each row, in two parts side by side."""
         place = np.minimum(np.arange(self.rows, dtype=np.int32), self.used - 1)
         at = place + self.step * jnp.arange(self.count, dtype=jnp.int32)[:, None]
         values = self._of_all(self.bias).at[:, at].get(mode="promise_in_bounds")
         return _in_parts(values.reshape(self.columns, -1).T, self.dtype)[None]
 
-    def spec(self, number: Callable, _: int = 0) -> Any:
+    def spec(self, number: Callable, _: int) -> Any:
         """What a tile reads: strip `number(step)`."""
         strip = jax.ShapeDtypeStruct((self.rows, 2 * self.columns), _kind(self.dtype))
         return plgpu.BlockSpec(strip.shape, lambda *step: (number(*step), 0), transforms=swizzled(strip, self.columns))
@@ -77,7 +77,7 @@ def stack_weights(mixed: tuple[Float[Array, "#B #H T"], ...], dtype: Any) -> Flo
 
 
 def weights_cotangent(number: int, made: Float[Array, "B T H 2*C"]) -> list[Float[Array, "B H T"]]:
-    """That of each profile's weights, from products with both parts of the profiles."""
+    """The cotangent of each profile's weights, from products with both parts of the profiles."""
     return [*jnp.moveaxis(sum(jnp.split(made, 2, axis=3)), (3, 2), (0, 2))[:number]]
 
 
@@ -97,7 +97,7 @@ def _filled(x: Float[Array, "c ..."]) -> Float[Array, "C ..."]:
 def _pitch(columns: int) -> int:
     """Numbers of a row of shared memory, those of 64 + `columns` offsets and 8 more.
 
-    So no two threads that write pairs at once meet in one of 32 banks.
+    The additional ones keep threads that write at once in different banks.
     """
     return TILE_ROWS + columns + 8
 
@@ -110,12 +110,12 @@ def passage_size(columns: int) -> int:
 
 
 def passages(columns: int) -> Any:
-    """That of all computing warpgroups."""
+    """The shared memory through which the tiles of all computing warpgroups go."""
     return plgpu.SMEM((COMPUTING, passage_size(columns)), jnp.float32)
 
 
 def clear(passage: Any) -> None:
-    """Fill one's memory with zeros before the first tile."""
+    """Fill one warpgroup's memory with zeros before the first tile: gaps between rows are read as zeros and never written."""
     zero = jnp.zeros(passage.shape, jnp.float32)
     passage[...] = plgpu.layout_cast(zero, plgpu.Layout.WG_STRIDED(passage.shape, 1))
     plgpu.commit_smem()  # waits for the other threads of the warpgroup, too
@@ -155,10 +155,8 @@ class MixedTile:
     def values(self) -> Float[Array, "64 n"]:
         """The tile's biases; n is 64 where keys lie in rows."""
         columns = self.profiles.shape[0] - TILE_ROWS
-        move = _interpreted_tile if interpreted() else _move_to_tile
-        return self._where_near(
-            lambda: move(self.passage, self._products(), columns, self.keys_in_rows), lambda: zeros(columns)
-        )
+        near = lambda: _move_to_tile(self.passage, self._products(), columns, self.keys_in_rows)
+        return self._where_near(near, lambda: zeros(columns))
 
     def add_to_weights(self, total: Array, d_tile: Float[Array, "64 64"]) -> Float[Array, "64 2*C"]:
         """Add a tile's cotangent, times both parts of the profiles, to that of the weights."""
@@ -172,7 +170,7 @@ class MixedTile:
         return self._where_near(added, lambda: total)
 
     def add_to_profiles(self, totals: tuple[Array, Array], d_tile: Float[Array, "64 64"]) -> tuple[Array, Array]:
-        """Add it, times both parts of the weights, to those of the profiles at the tile's first and last 64 offsets."""
+        """Add a tile's cotangent, times both parts of the weights, to those of the profiles at its first and last 64 offsets."""
 
         def added() -> tuple:
             halves = self._offset_halves(d_tile, True)
@@ -200,8 +198,7 @@ class MixedTile:
 
         They are rounded as cotangents of logits are before they are multiplied by keys.
         """
-        move = _interpreted_halves if interpreted() else _move_to_offsets
-        return [x.astype(self.weights.dtype) for x in move(self.passage, d_tile, offsets_in_rows)]
+        return [x.astype(self.weights.dtype) for x in _move_to_offsets(self.passage, d_tile, offsets_in_rows)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,7 +216,7 @@ class Places:
         return row * self.by_row + lane % 4 * (2 * self.by_column) + self.first
 
     def steps(self, columns: int) -> tuple[np.ndarray, tuple[int, ...]]:
-        """How far behind it the first of each of its pairs lies, in the order of registers, and the registers' shape."""
+        """How far behind `start` each of its pairs begins, in the order of registers, and the registers' shape."""
         layout = mgpu.WGMMA_LAYOUT
         shape = layout.registers_shape((TILE_ROWS, columns))
         strides = layout.tiling.tile_strides((columns, 1))
@@ -228,22 +225,33 @@ class Places:
         return rows * self.by_row + columns_of * self.by_column, shape
 
 
-def tile_places(columns: int, keys_in_rows: bool) -> tuple[Places, Places]:
-    """Where the biases of queries at all offsets are written, and where those of a tile are read.
+@dataclasses.dataclass(frozen=True)
+class Passing:
+    """Where tiles are written one after another, and where they are read then."""
+
+    written: tuple[Places, ...]
+    read: tuple[Places, ...]
+    across_warps: bool  # whether a warp reads what another may have written, now or before
+
+
+def to_tile(columns: int, keys_in_rows: bool) -> Passing:
+    """The biases of queries at all offsets are written, and those of a tile are read.
 
     Key s of query t has offset 63 - t + s, from the first that was written.
     """
     pitch = _pitch(columns)
     read = (1, pitch - 1) if keys_in_rows else (pitch - 1, 1)
-    return Places(0, pitch, 1), Places(TILE_ROWS - 1, *read)
+    # Queries that lie in rows read their own, which four threads of a warp have written.
+    return Passing((Places(0, pitch, 1),), (Places(TILE_ROWS - 1, *read),), keys_in_rows)
 
 
-def offset_places(offsets_in_rows: bool) -> tuple[Places, Places, list[Places]]:
-    """Where zeros and the cotangents of a tile behind them are written, and where those at each half of its offsets are read."""
+def to_offsets(offsets_in_rows: bool) -> Passing:
+    """Zeros and behind them a tile's cotangents are written, and those at each half of its offsets are read."""
     pitch = _pitch(TILE_ROWS)
     read = (1, pitch + 1) if offsets_in_rows else (pitch + 1, 1)
-    halves = [Places(1 + half * TILE_ROWS, *read) for half in range(2)]
-    return Places(0, pitch, 1), Places(TILE_ROWS, pitch, 1), halves
+    halves = Places(1, *read), Places(1 + TILE_ROWS, *read)
+    # A row is read together with the beginning of the next one.
+    return Passing((Places(0, pitch, 1), Places(TILE_ROWS, pitch, 1)), halves, True)
 
 
 def _fragment(columns: int) -> Any:
@@ -252,29 +260,31 @@ def _fragment(columns: int) -> Any:
 
 def _move_to_tile(passage: Any, at_offsets: Array, columns: int, keys_in_rows: bool) -> Float[Array, "64 n"]:
     """Take the biases at all offsets to those of the tile."""
+    if interpreted():
+        query, key = jnp.arange(TILE_ROWS)[:, None], jnp.arange(columns)
+        made = jnp.take_along_axis(at_offsets, TILE_ROWS - 1 - query + key, axis=1)
+        return made.T if keys_in_rows else made
 
     @plgpu.inline_mgpu(arg_types=(plgpu.RefType(), plgpu.Layout.WGMMA), return_type=_fragment(columns))
     def move(_: Any, passage: Any, at_offsets: Any) -> Any:
-        memory, (written, read) = _Memory.of(passage), tile_places(columns, keys_in_rows)
-        memory.write(written, at_offsets)
-        # Queries that lie in rows read their own, which four threads of a warp have written.
-        wait = mgpu.utils.warpgroup_barrier if keys_in_rows else mgpu.utils.warp_barrier
-        return memory.read_all([read], columns, wait)[0]
+        return _Memory.of(passage).move(to_tile(columns, keys_in_rows), (at_offsets,), columns)[0]
 
     return move(passage, at_offsets)
 
 
 def _move_to_offsets(passage: Any, tile: Float[Array, "64 64"], offsets_in_rows: bool) -> list[Float[Array, "64 64"]]:
     """Take a tile to its offsets."""
+    if interpreted():
+        query, offset = jnp.arange(TILE_ROWS)[:, None], jnp.arange(2 * TILE_ROWS)
+        key = offset - (TILE_ROWS - 1) + query
+        made = jnp.take_along_axis(tile, jnp.clip(key, 0, TILE_ROWS - 1), axis=1)
+        halves = jnp.split(jnp.where((key >= 0) & (key < TILE_ROWS), made, 0), 2, axis=1)
+        return [half.T for half in halves] if offsets_in_rows else halves
 
     @plgpu.inline_mgpu(arg_types=(plgpu.RefType(), plgpu.Layout.WGMMA), return_type=[_fragment(TILE_ROWS)] * 2)
     def move(_: Any, passage: Any, tile: Any) -> Any:
-        memory, (cleared, kept, halves) = _Memory.of(passage), offset_places(offsets_in_rows)
-        zero = mgpu.c(0.0, ir.F32Type.get())
-        memory.write(cleared, mgpu.FragmentedArray.splat(zero, tile.shape, mgpu.WGMMA_LAYOUT))
-        memory.write(kept, tile)
-        # A row is read together with the beginning of the next one, which another warp may have written.
-        return memory.read_all(halves, TILE_ROWS, mgpu.utils.warpgroup_barrier)
+        zeros = mgpu.FragmentedArray.splat(mgpu.c(0.0, ir.F32Type.get()), tile.shape, mgpu.WGMMA_LAYOUT)
+        return _Memory.of(passage).move(to_offsets(offsets_in_rows), (zeros, tile), TILE_ROWS)
 
     return move(passage, tile)
 
@@ -291,17 +301,20 @@ class _Memory:
         thread = mgpu.FragmentedArray.splat(mgpu.utils.thread_idx(), (), is_signed=False)
         return cls(mgpu.utils.memref_ptr(passage), thread % 128)
 
-    def write(self, places: Places, x: Any) -> None:
+    def move(self, passing: Passing, tiles: tuple, columns: int) -> list:
+        """Write tiles, and read others of so many columns when all threads whose numbers they have are done."""
+        for places, x in zip(passing.written, tiles, strict=True):
+            self._write(places, x)
+        wait = mgpu.utils.warpgroup_barrier if passing.across_warps else mgpu.utils.warp_barrier
+        wait()
+        made = [self._read(places, columns) for places in passing.read]
+        wait()  # before they write again
+        return made
+
+    def _write(self, places: Places, x: Any) -> None:
         begin, (steps, _) = self._begin(places), places.steps(x.shape[1])
         for register, step in zip(x.registers.flat, map(int, steps), strict=True):
             llvm.store(register, self._at(begin, step), alignment=8)
-
-    def read_all(self, several: list[Places], columns: int, wait: Callable) -> list:
-        """Read tiles when all threads for which `wait` waits have written, and wait until all have read."""
-        wait()
-        made = [self._read(places, columns) for places in several]
-        wait()
-        return made
 
     def _read(self, places: Places, columns: int) -> Any:
         number, i32 = ir.F32Type.get(), ir.IntegerType.get_signless(32)
@@ -322,19 +335,3 @@ class _Memory:
 
     def _at(self, pointer: Any, place: Any) -> Any:
         return mgpu.utils.getelementptr(pointer, [place], ir.F32Type.get())
-
-
-def _interpreted_tile(_: Any, at_offsets: Array, columns: int, keys_in_rows: bool) -> Float[Array, "64 n"]:
-    """Stand in for `_move_to_tile` in the interpreter, which has no threads of a warpgroup."""
-    query, key = jnp.arange(TILE_ROWS)[:, None], jnp.arange(columns)
-    made = jnp.take_along_axis(at_offsets, TILE_ROWS - 1 - query + key, axis=1)
-    return made.T if keys_in_rows else made
-
-
-def _interpreted_halves(_: Any, tile: Float[Array, "64 64"], offsets_in_rows: bool) -> list[Float[Array, "64 64"]]:
-    """Stand in for `_move_to_offsets`."""
-    query, offset = jnp.arange(TILE_ROWS)[:, None], jnp.arange(2 * TILE_ROWS)
-    key = offset - (TILE_ROWS - 1) + query
-    made = jnp.take_along_axis(tile, jnp.clip(key, 0, TILE_ROWS - 1), axis=1)
-    halves = jnp.split(jnp.where((key >= 0) & (key < TILE_ROWS), made, 0), 2, axis=1)
-    return [half.T for half in halves] if offsets_in_rows else halves

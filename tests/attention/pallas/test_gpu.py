@@ -163,6 +163,20 @@ def test_every_bias_compiles_for_an_h100(name, packed):
 
 
 @needs_compiler
+@pytest.mark.parametrize("width", [48, longest(128)])
+def test_as_many_profiles_as_there_may_be_compile_for_an_h100(width):
+    """With all that a tile may read besides, they need most shared memory."""
+    q, k, v, whole = gpu_static.operand_shapes("inkling", width, length=300, packed=True)
+    weights = (whole.temperature,) * gpu._PROFILES
+    bias = biases.Mixture(biases.Band(jax.ShapeDtypeStruct((gpu._PROFILES, 100), jnp.float32)))
+    dropout = Dropout(0.1, jax.ShapeDtypeStruct((q.shape[0], q.shape[2]), jnp.uint32))
+    queries = dataclasses.replace(whole.queries, coordinate=weights)
+    whole = dataclasses.replace(whole, bias=bias, queries=queries, dropout=dropout)
+    for f, shapes in gpu_static.kernels(q, k, v, whole, in_strips=True).values():
+        assert gpu_static.compile_for_h100(f, *shapes).as_text().count('custom_call_target="mosaic_gpu') == 1
+
+
+@needs_compiler
 @pytest.mark.parametrize("in_strips", [False, True])
 def test_dropout_compiles_for_an_h100(in_strips):
     q, k, v, whole = gpu_static.operand_shapes("ggd", 128, length=300)
