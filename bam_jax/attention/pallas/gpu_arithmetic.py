@@ -4,11 +4,14 @@ A tile is 64 rows of float32 numbers. Its layout, WGMMA, is that in which the te
 the registers of four neighbouring threads, so that a sum along a row takes two shuffles and no shared memory.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import pallas as pl
+from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array
 
@@ -95,3 +98,27 @@ def keep_finite(x: Any) -> None:
         wide = plgpu.load(rows, layout=plgpu.Layout.WGMMA).astype(jnp.float32)
         rows[...] = jnp.where(jnp.abs(wide) < jnp.inf, wide, 0.0).astype(x.dtype)
     plgpu.commit_smem()
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Where the numbers of a tile lie in shared memory: row r, column c at first + r * by_row + c * by_column."""
+
+    first: int
+    by_row: int
+    by_column: int
+
+    def start(self, thread: Any) -> Any:
+        """The place of the first number of a thread; tiles of several warpgroups lie one below the other."""
+        lane = thread % 32
+        row = thread // 32 * 16 + lane // 4
+        return row * self.by_row + lane % 4 * (2 * self.by_column) + self.first
+
+    def steps(self, columns: int) -> tuple[np.ndarray, tuple[int, ...]]:
+        """How far behind `start` each of its pairs begins, in the order of registers, and the registers' shape."""
+        layout = mgpu.WGMMA_LAYOUT
+        shape = layout.registers_shape((TILE_ROWS, columns))
+        strides = layout.tiling.tile_strides((columns, 1))
+        places = [sum(n * stride for n, stride in zip(at, strides, strict=True)) for at in np.ndindex(shape)]
+        rows, columns_of = np.divmod(places, columns)
+        return rows * self.by_row + columns_of * self.by_column, shape

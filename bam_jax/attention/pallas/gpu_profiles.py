@@ -20,7 +20,15 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import llvm
 from jaxtyping import Array, Float
 
-from bam_jax.attention.pallas.gpu_arithmetic import COMPUTING, TILE_ROWS, add_product, interpreted, swizzled, zeros
+from bam_jax.attention.pallas.gpu_arithmetic import (
+    COMPUTING,
+    TILE_ROWS,
+    Places,
+    add_product,
+    interpreted,
+    swizzled,
+    zeros,
+)
 from bam_jax.attention.pallas.strips import StripTable, parts
 from bam_jax.biases import Bias, Mixture
 
@@ -199,30 +207,6 @@ class MixedTile:
         They are rounded as cotangents of logits are before they are multiplied by keys.
         """
         return [x.astype(self.weights.dtype) for x in _move_to_offsets(self.passage, d_tile, offsets_in_rows)]
-
-
-@dataclasses.dataclass(frozen=True)
-class Places:
-    """Where the numbers of a tile lie in shared memory: row r, column c at first + r * by_row + c * by_column."""
-
-    first: int
-    by_row: int
-    by_column: int
-
-    def start(self, thread: Any) -> Any:
-        """The place of the first number that a thread of the warpgroup holds."""
-        lane = thread % 32
-        row = thread // 32 * 16 + lane // 4
-        return row * self.by_row + lane % 4 * (2 * self.by_column) + self.first
-
-    def steps(self, columns: int) -> tuple[np.ndarray, tuple[int, ...]]:
-        """How far behind `start` each of its pairs begins, in the order of registers, and the registers' shape."""
-        layout = mgpu.WGMMA_LAYOUT
-        shape = layout.registers_shape((TILE_ROWS, columns))
-        strides = layout.tiling.tile_strides((columns, 1))
-        places = [sum(n * stride for n, stride in zip(at, strides, strict=True)) for at in np.ndindex(shape)]
-        rows, columns_of = np.divmod(places, columns)
-        return rows * self.by_row + columns_of * self.by_column, shape
 
 
 @dataclasses.dataclass(frozen=True)

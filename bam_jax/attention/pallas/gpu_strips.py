@@ -19,11 +19,13 @@ from jaxlib.mlir.dialects import llvm
 from jaxtyping import Array, Float
 
 from bam_jax.attention.logits import tile
-from bam_jax.attention.pallas.gpu_arithmetic import TILE_ROWS, interpreted
+from bam_jax.attention.pallas.gpu_arithmetic import TILE_ROWS, Places, interpreted
 from bam_jax.attention.pallas.strips import StripTable
 from bam_jax.biases import Bias
 
 _ROWS = 2 * TILE_ROWS  # of the tiles of both computing warpgroups, which read one strip
+
+_PLACES = Places(_ROWS - 1, -1, 1)  # tile[r, c] = strip[127 - r + c]
 
 # A thread reads pairs of numbers, which are aligned: a pair that starts at an odd place is an even one of a second copy, which
 # is shifted by one. The copies lie half of all 32 banks apart: the rows of even and of odd places never meet in one.
@@ -107,22 +109,11 @@ def _copy(width: int) -> int:
 def first_pair(thread: Any, width: int) -> Any:
     """The place in both copies of a strip where a thread of the computing warpgroups finds its first pair of a tile.
 
-    tile[r, c] = strip[127 - r + c], and the thread's first row and column are those of the tensor cores' layout.
+    An odd place is an even one of the second copy.
     """
-    lane = thread % 32
-    first = _ROWS - 1 - (thread // 32 * 16 + lane // 4) + lane % 4 * 2
+    first = _PLACES.start(thread)
     odd = first % 2
     return first - odd + odd * _copy(width)
-
-
-def pairs(width: int) -> tuple[np.ndarray, tuple[int, ...]]:
-    """How far behind the first one each of a thread's pairs lies, in the order of registers, and the registers' shape."""
-    layout = mgpu.WGMMA_LAYOUT
-    shape = layout.registers_shape((TILE_ROWS, width))
-    strides = layout.tiling.tile_strides((width, 1))
-    places = [sum(n * stride for n, stride in zip(at, strides, strict=True)) for at in np.ndindex(shape)]
-    rows, columns = np.divmod(places, width)
-    return columns - rows, shape
 
 
 def _tile(strips: Any, part: int, width: int) -> Float[Array, "64 n"]:
@@ -135,7 +126,7 @@ def _tile(strips: Any, part: int, width: int) -> Float[Array, "64 n"]:
         number = ir.F32Type.get()
         pair = ir.VectorType.get((2,), number)
         start = mgpu.utils.getelementptr(mgpu.utils.memref_ptr(strips), [first], number)
-        steps, shape = pairs(width)
+        steps, shape = _PLACES.steps(width)
         begin = part * 2 * _copy(width)
         of_diagonal = {
             step: llvm.load(pair, mgpu.utils.getelementptr(start, [begin + step], number), alignment=8)

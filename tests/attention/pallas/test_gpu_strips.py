@@ -37,7 +37,7 @@ def test_each_thread_reads_its_own_pairs_without_bank_conflicts(keys_in_rows, wi
     table = gpu_strips.PairedStrips(bias, jnp.int32(shift), False, H, *tokens, *blocks, keys_in_rows)
     memory = np.asarray(table.array(columns)).reshape(H, table.count, 1 + len(columns), -1)
     thread = np.arange(256)
-    first, (behind, _) = gpu_strips.first_pair(thread, width), gpu_strips.pairs(width)
+    first, (behind, _) = gpu_strips.first_pair(thread, width), gpu_strips._PLACES.steps(width)
     at = first[:, None] + behind
     assert (at % 2 == 0).all()  # pairs are aligned
     for lanes in at.T.reshape(-1, 16):  # which the memory serves at once
