@@ -57,7 +57,7 @@ from benchmarks import attention_speed, speed, workloads
 from benchmarks.accelerator_page import Ceilings, ceilings_of, to_page
 from benchmarks.attention_shapes import BIASES, AttentionShape
 from benchmarks.attention_speed import REFUSALS, first_line
-from benchmarks.contenders import OURS, PASSES, peak_bytes, preparers, tile_preparers
+from benchmarks.contenders import PASSES, own_backends, peak_bytes, preparers, tile_preparers
 
 ROOT = Path(__file__).parents[1]
 COMMAND = "benchmarks.accelerator"
@@ -177,7 +177,7 @@ def times_cases(bench: Bench) -> Iterator[Case]:
 
 
 def time_attention(bench: Bench, shape: AttentionShape, which: str) -> dict[str, Any]:
-    own, entrants = OURS[bench.platform][0], preparers(["exact", "off"])
+    own, entrants = own_backends(bench.platform)[0], preparers(["exact", "off"])
     if shape.bias != AttentionShape.bias:
         entrants = {name: entrants[name] for name in (f"ours {own}, exact", "dense")}
     elif shape.length > SLOW and bench.platform != "cpu":
@@ -205,6 +205,8 @@ def with_shares(bench: Bench, shape: AttentionShape, which: str, entrants: dict)
 
 
 def tiles_cases(bench: Bench) -> Iterator[Case]:
+    if own_backends(bench.platform)[0] == "auto":  # there are no tiles of ours
+        return
     for width, bias in bench.sizes.tiled:
         shape = row_of(bench, bench.sizes.lengths[0], width=width, bias=bias)
         run = functools.partial(time_tiles, bench, shape)
@@ -213,7 +215,7 @@ def tiles_cases(bench: Bench) -> Iterator[Case]:
 
 def time_tiles(bench: Bench, shape: AttentionShape) -> dict[str, Any]:
     """Time ours with tiles of several sizes and with its own choice; `gain` is the share of the time that the best saves."""
-    sizes, own = TILES[bench.platform], OURS[bench.platform][0]
+    sizes, own = TILES[bench.platform], own_backends(bench.platform)[0]
     outcome = with_shares(bench, shape, PASSES[1], tile_preparers(own, [None, *sizes]))
     default, *others = outcome["contenders"]
     timed = [(record["seconds"], size) for record, size in zip(others, sizes, strict=True) if "seconds" in record]

@@ -32,7 +32,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
-from bam_jax.attention import composed, reference, rows
+from bam_jax.attention import composed, cudnn, reference, rows
 from bam_jax.attention.checking import check
 from bam_jax.attention.cpu import chunked
 from bam_jax.attention.logits.halves import Halves
@@ -63,6 +63,7 @@ class Backend:
         plain: whether JAX itself differentiates `forward`, in every mode and as often as wanted.
         scales: whether a scale costs its logits nothing: then the queries are not multiplied beforehand; see `_fold_scale`.
         alone: `forward` for calls without gradients, whose out is in q's dtype alone; None: `forward`.
+        ring: whether `backward` may be given fewer keys than the results are of, as a ring of devices gives them.
     """
 
     forward: Callable
@@ -73,6 +74,7 @@ class Backend:
     plain: bool = False
     scales: bool = False
     alone: Callable | None = None
+    ring: bool = True
 
     def reason(self, q: Array, k: Array, v: Array, scoring: Scoring) -> str | None:
         """The reason why this backend cannot do it, or None."""
@@ -155,13 +157,18 @@ BACKENDS: dict[str, Backend] = {
         _imported(_GPU, "fits"),
         dataclasses.replace(_ROWS, forward=_rows_in_halves),
     ),
+    "cudnn": _or_else(
+        Backend(*differentiable(cudnn.forward, cudnn.backward), cudnn.refuses, scales=True, ring=False),
+        cudnn.fits,
+        _ROWS,
+    ),
 }
 """The implementations by the names that `backend` takes."""
 
 DEFAULT = Tiling()
 
-NATIVE = {"tpu": "pallas_tpu", "gpu": "pallas_gpu"}
-"""The backend made for each platform."""
+NATIVE = {"tpu": ("pallas_tpu",), "gpu": ("pallas_gpu", "cudnn")}
+"""The backends made for each platform, the best first."""
 
 EVERYWHERE = ("chunked", "rows", "reference")
 """The backends that run on all of them: "auto" is the first of these that can do it where a platform's own cannot.
@@ -170,6 +177,7 @@ A GPU leaves out the first, whose small tiles would be launched one by one.
 """
 
 COST = {
+    "cudnn": "biases and masks in a table of the operands' type, unless it is plain causal attention without a bias",
     "chunked": "tile by tile, as suits a CPU",
     "rows": "all logits of many rows at a time in memory, the hidden ones too",
     "reference": "all logits in memory",
@@ -357,20 +365,26 @@ _attention.defvjp(_forward, _backward, symbolic_zeros=True)
 _compiled = jax.jit(_attention, static_argnums=(0, 1), inline=True)
 
 
-def choose(q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring) -> str:
-    """The backend "auto": that of this machine, or one that runs everywhere where it has none or it refuses."""
-    machine = platform()
-    refusal = lambda name: BACKENDS[name].reason(q, k, v, scoring)
+def choose(
+    q: Float[Array, "B T H D"],
+    k: Float[Array, "B S K D"],
+    v: Float[Array, "B S K D"],
+    scoring: Scoring,
+    *,
+    ring: bool = False,
+) -> str:
+    """The backend "auto": this machine's best that does not refuse, else one that runs everywhere; `ring`: one for rings."""
+    machine, reasons = platform(), []
     others = EVERYWHERE[1:] if machine == "gpu" else EVERYWHERE
-    everywhere = next(name for name in others if refusal(name) is None)
-    if machine not in NATIVE:
-        _announce(everywhere, machine, None)
-        return everywhere
-    native = NATIVE[machine]
-    reason = refusal(native)
-    chosen = native if reason is None else everywhere
-    _announce(chosen, machine, None if reason is None else f"{native} cannot do this: {reason}")
-    return chosen
+    for name in (*NATIVE.get(machine, ()), *others):
+        backend = BACKENDS[name]
+        reason = backend.reason(q, k, v, scoring)
+        reason = "it takes no part of a ring" if reason is None and ring and not backend.ring else reason
+        if reason is None:
+            break
+        reasons += [f"{name} cannot do this: {reason}"] if name not in others else []
+    _announce(name, machine, "; ".join(reasons) or None)
+    return name
 
 
 @functools.cache

@@ -1,4 +1,5 @@
-"""Names of JAX's private modules that processes need; no public one gives them, and no other file imports such names.
+"""Names of JAX's private modules that processes need; no public one gives them. Of other files, `attention/cudnn.py` alone
+imports such names.
 
 global_state.client                     the coordinator's key-value store and barriers, by which one process tells all
                                         others how it ends; `jax.distributed` offers neither

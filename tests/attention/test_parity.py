@@ -83,7 +83,7 @@ class Case:
     sight: what queries see besides: "prefix", all of the first six positions; "blocks", those of four, none other.
     sinks: whether each head has a sink, and as many tokens at the front are seen beyond a window.
     width: of the values, in widths of keys.  start: the first position; float32 rounds those from 2^24 on.
-    dropout: its rate.
+    dropout: its rate.  of_lse: whether gradients are of log-normalisers, too.
     """
 
     backend: str
@@ -103,6 +103,7 @@ class Case:
     width: float = 1
     start: int = 0
     dropout: float = 0.0
+    of_lse: bool = True
 
 
 FACTORS = {
@@ -229,7 +230,18 @@ MIXED = [
     Case("pallas_gpu", "float32", "mixed_band", "bidirectional", 2, True, 1, "ragged", "each", dropout=0.4),
     Case("pallas_gpu", "bfloat16", "mixture", "causal", 2, True, B, "ragged", "each"),
 ]
-BY_TILES = [name for name in BACKENDS if name not in ("reference", "rows")]
+
+# Biases and masks in a table; gradients of log-normalisers are those of `rows`.
+IN_A_TABLE = [
+    Case("cudnn", "float64", "ggd", "causal", 2, True, B, "ragged", "position", of_lse=False),
+    Case("cudnn", "float64", "uniform", "window", 2, True, B, "padded", "position", scale=-0.7, of_lse=False),
+    Case("cudnn", "float64", "t5_bidirectional", "both_sides", 4, False, 0, "cached", "position", of_lse=False),
+    Case("cudnn", "float64", "cable", "causal", 1, True, B, "cached", "each", sight="prefix", of_lse=False),
+    Case("cudnn", "float64", "ggd", "window", 2, True, 1, "ragged", "position", sinks=True, width=0.5),
+    Case("cudnn", "float32", "mixture", "causal", 2, True, B, "whole", "each", start=2**26 + 3, of_lse=False),
+    Case("cudnn", "bfloat16", "kerple_log", "causal", 2, False, 1, "ragged", "position", of_lse=False),
+]
+BY_TILES = [name for name in BACKENDS if name not in ("reference", "rows", "cudnn")]
 
 
 def refused(backend, bias, coordinate):
@@ -248,6 +260,7 @@ CASES += [
     *(on(name, case) for name in BY_TILES for case in (*OTHERS, *DROPOUT)),
     *OF_ROWS,
     *MIXED,
+    *IN_A_TABLE,
     Case("pallas_tpu", "float32", "sandwich", "causal", 2, True, 1, "ragged", "position"),
     Case("chunked", "float64", "alibi", "window", 2, True, 0, "ragged", "position", "", None, 1.2, "", True, 1.5),
 ]
@@ -328,12 +341,13 @@ def d_lse_of(d_out):
     return d_out[..., 1].swapaxes(1, 2)
 
 
-def run(backend, q, k, v, scoring, d_out):
+def run(backend, q, k, v, scoring, d_out, *, of_lse=True):
     """Output and log-normalisers, 0 of rows that see nothing; gradients of q, k, v and of all that is real in the scoring."""
 
     def forward(*operands):
         out, lse = attention(*operands, backend=backend, return_lse=True)
-        return out, jnp.where(lse > HIDDEN, lse, 0)
+        lse = jnp.where(lse > HIDDEN, lse, 0)
+        return out, lse if of_lse else jax.lax.stop_gradient(lse)
 
     d_lse = jnp.asarray(d_lse_of(d_out), jnp.promote_types(q.dtype, jnp.float32))
     (out, lse), *gradients = slopes(forward, q, k, v, scoring, d_results=(d_out, d_lse))
@@ -482,7 +496,7 @@ def float64(tree):
     return jax.tree.map(lambda x: x if jnp.issubdtype(x.dtype, jnp.integer) else np.asarray(x, np.float64), tree)
 
 
-def expectation(q, k, v, scoring, d_out):
+def expectation(q, k, v, scoring, d_out, *, of_lse=True):
     """The reference in float64, with nothing left to broadcast: what is shared gets the sum of its copies' gradients."""
 
     def spread(tree, *axes):
@@ -500,7 +514,7 @@ def expectation(q, k, v, scoring, d_out):
         temperature=spread(scoring.temperature, B, H),
     )
     with on_cpu():
-        return jax.jit(functools.partial(run, "reference"))(*float64((q, k, v, whole)), float64(d_out))
+        return jax.jit(functools.partial(run, "reference", of_lse=of_lse))(*float64((q, k, v, whole)), float64(d_out))
 
 
 @contextlib.contextmanager
@@ -525,7 +539,14 @@ def default_numbers(backend, device=None):
 
 
 # The devices whose users get a backend: by choice, or for what the kernels refuse.
-DEVICES = {"chunked": ["cpu"], "pallas_gpu": ["gpu"], "pallas_tpu": ["tpu"], "rows": ["cpu", "gpu"], "reference": []}
+DEVICES = {
+    "chunked": ["cpu"],
+    "pallas_gpu": ["gpu"],
+    "cudnn": ["gpu"],
+    "pallas_tpu": ["tpu"],
+    "rows": ["cpu", "gpu"],
+    "reference": [],
+}
 
 
 def devices(backend):
@@ -533,10 +554,12 @@ def devices(backend):
 
 
 def there(case, device):
-    """The case as a device runs it: the kernels of GPUs refuse float32."""
+    """The case as a device runs it: kernels of GPUs and cuDNN refuse float32."""
     if device not in ("gpu", "tpu"):
         return case
-    return dataclasses.replace(case, dtype=on("pallas_tpu", case).dtype if case.backend != "pallas_gpu" else "bfloat16")
+    return dataclasses.replace(
+        case, dtype="bfloat16" if case.backend in ("pallas_gpu", "cudnn") else on("pallas_tpu", case).dtype
+    )
 
 
 def marked(case):
@@ -555,6 +578,11 @@ def marked(case):
     return pytest.param(case, marks=[*[suite] * (later or slow), *devices(case.backend)])
 
 
+def skip_on_other_chips(backend, device, arguments):
+    if device == "gpu" and " made for " in (reason := BACKENDS[backend].reason(*arguments) or ""):
+        pytest.skip(reason)
+
+
 def disturb(made):
     """Fill as much free memory with NaN as a program's results take, and more: it must not read what it has not written."""
     size = sum(x.size for x in jax.tree.leaves(made))
@@ -567,12 +595,13 @@ def disturb(made):
 def test_every_backend_agrees_with_the_reference(case, device, tiles, x64):
     case = there(case, device)
     arguments, d_out = inputs(case)
+    skip_on_other_chips(case.backend, device, arguments)
     with default_numbers(case.backend, device):
-        compiled = jax.jit(functools.partial(run, case.backend))
+        compiled = jax.jit(functools.partial(run, case.backend, of_lse=case.of_lse))
         made = compiled(*arguments, d_out)
         disturb(made)
         again = compiled(*arguments, d_out) if device or case.backend not in SLOW else made
-    compare(case, arguments, made, expectation(*arguments, d_out), device)
+    compare(case, arguments, made, expectation(*arguments, d_out, of_lse=case.of_lse), device)
     jax.tree.map(np.testing.assert_array_equal, made, again)
 
 
@@ -588,6 +617,7 @@ def test_every_backend_agrees_with_the_reference(case, device, tiles, x64):
 def test_a_steep_prior_has_its_gradient_in_bfloat16(backend, device, x64):
     """Nearly all weight on one key: what the gradient sums is smaller than what the output loses when it is rounded."""
     arguments, exact = in_bfloat16(2, 32, 2, 16, shape=[0.5, 0.5], log_scale=1.5)
+    skip_on_other_chips(backend, device, arguments[:4])
     with default_numbers(backend, device):
         _, _, _, _, _, *made = jax.jit(functools.partial(run, backend))(*arguments)
     share = 2e-3 if device else 3e-4  # an output rounded to bfloat16 costs 9e-4

@@ -32,7 +32,7 @@ def qkv(rng):
     return normals(rng, (B, T, H, 8), (B, T, 2, 8), (B, T, 2, 8))
 
 
-@pytest.mark.parametrize("backend", EACH)
+@pytest.mark.parametrize("backend", [name for name in EACH if name != "cudnn"])
 def test_every_backend_drops_the_same_weights_in_both_passes(backend, rng, small_tiles):
     """With the identity as values the output is the table of weights; as the output's cotangent, the values' is."""
     q, k = normals(rng, (B, T, H, T), (B, T, H, T))
