@@ -1,14 +1,18 @@
 """The backend for GPUs without kernels of ours: cuDNN's flash attention, which reads biases and most masks from a table.
 
-Without a bias, causal attention of a text to itself needs no table. All else does: biases and mask in one array of the operands'
-type [#B, H, T, S], where a bias of b nats is rounded by up to 2^-8 |b| in bfloat16. The gradient of a bias is that of its table,
-by cuDNN, and from there to the parameters by XLA, which sums it. cuDNN adds up gradients in no fixed order.
+Causal attention of a text to itself without a bias needs no table. All else does: biases and mask in one array of the operands'
+type, [#B, H, T, S] or [#B, 1, T, S]. Two bytes round a bias of b nats by up to 2^-8 |b| (bfloat16), queries times their
+temperature, and the gradient of the table, which cuDNN computes and XLA sums over its parameters. cuDNN adds up gradients in no
+fixed order. It hides a pair by adding to its logit: a hidden key whose product overflows is seen.
 
-On other machines than GPUs the same calls are computed from their definition, as kernels are interpreted there: what its tests
-test is the table, what is hidden, and the gradients around the call, not cuDNN, which has not run with this package.
+On other machines than GPUs the two calls are computed from their definition, as kernels are interpreted there: what tests test
+is the table, what is hidden, and the gradients around the calls, not cuDNN, which has not run with this package.
 """
 
-import math
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,110 +25,117 @@ from bam_jax.attention.logits.scoring import HIDDEN, Differentiable, Gradients, 
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.logits.tokens import EMPTY
 from bam_jax.biases import Uniform
+from bam_jax.system.axes import varying
 from bam_jax.system.platform import platform
 
-_TABLE = 2**31  # bytes of a table, at most; its gradient takes as many
+_TABLE = (
+    2**31
+)  # Bytes of a table, at most; where it is trained its gradient, and cuDNN's own copy of it, take as many each.
+
+_OLDEST = 91100  # 9.11: older ones miscompute, or refuse what is asked here.
+
+# The arguments of JAX's rule of the backward call as they are known here.
+_RULE = (
+    *("scale", "seed", "dropout_rate", "variadic_args", "mask_type", "layout", "sliding_window_length", "score_mod"),
+    *("cudnn_version", "return_residual", "res", "grad_output"),
+)
 
 
 def refuses(
     q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring
 ) -> str | None:
     """Give the reason why cuDNN cannot do it, or None; see `Backend.refuses`."""
+    if not isinstance(q.shape[0], int):
+        return "a symbolic batch: its calls are of numbers"
     if scoring.soft_cap is not None:
         return "it has no soft cap"
     if scoring.dropout is not None and scoring.dropout.rate:
         return "its dropout is not the formula of indices that all others share"
     if q.shape[1] == 1:
         return "one query, for which XLA reads the cache once"
-    size = _table_size(q, k, scoring)
-    if size > _TABLE:
+    if (size := _table_size(q, scoring)) > _TABLE and not _plain(scoring):
         return f"its table of biases and mask would take {size / 2**30:.1f} GiB, above {_TABLE / 2**30:.0f}"
-    return _refusal_of_machine(q, k, v, scoring) if platform() == "gpu" else None
+    return _refusal_of_machine(q, k, v) if platform() == "gpu" else None
 
 
-def _refusal_of_machine(q: Array, k: Array, v: Array, scoring: Scoring) -> str | None:
+def _refusal_of_machine(q: Array, k: Array, v: Array) -> str | None:
     if not q.dtype == k.dtype == v.dtype or q.dtype.name not in ("bfloat16", "float16"):
         return f"q, k and v are all bfloat16 or all float16 there, not {q.dtype}, {k.dtype}, {v.dtype}"
     device = jax.devices()[0]
-    capability = float(getattr(device, "compute_capability", 0))
-    if capability < 8:
-        return f"its flash attention is made for Ampere and later GPUs, not for {device.device_kind}"
-    widest, width = (256 if capability >= 9 else 128), max(q.shape[-1], v.shape[-1])
+    capability = getattr(device, "compute_capability", "0") if "cuda" in device.client.platform_version else "0"
+    if float(capability) < 8:
+        return f"it is made for NVIDIA GPUs from Ampere on, not for {device.device_kind}"
+    widest, width = (256 if capability == "9.0" else 128), max(q.shape[-1], v.shape[-1])
     if width > widest or width % 8:
         return f"heads are at most {widest} wide and a multiple of 8, not {width}"
-    if not isinstance(scoring.bias, Uniform) and (q.shape[1] % 2 or k.shape[1] % 2):
-        return f"the gradient of a table has even sides, not {q.shape[1]} x {k.shape[1]}"
+    if q.shape[1] % 2 or k.shape[1] % 2:
+        return f"its gradients are of even lengths, not {q.shape[1]} x {k.shape[1]}"
+    if tuple(inspect.signature(_library()._dot_product_attention_bwd_rule).parameters) != _RULE:
+        return f"jax {jax.__version__} calls it in another way"
     try:
-        _library().check_cudnn_version()
+        version = _library().check_cudnn_version()
     except RuntimeError as error:
         return str(error)
-    return None
+    return None if version >= _OLDEST else f"cuDNN 9.11 or later is needed, and {version} is installed"
 
 
 def _library() -> Any:
-    """JAX's module of cuDNN; `jax.nn.dot_product_attention` rounds the log-normalisers to two bytes."""
+    """JAX's module of cuDNN; `jax.nn.dot_product_attention` rounds log-normalisers to two bytes and does not take them back."""
     from jax._src.cudnn import fused_attention_stablehlo
 
     return fused_attention_stablehlo
 
 
-def _table_size(q: Array, k: Array, scoring: Scoring) -> int:
-    """Bytes of the table that a call may need."""
-    if _tableless(scoring):  # where positions turn out otherwise, `fits` says so
-        return 0
-    shared = isinstance(scoring.bias, Uniform)
-    sides = (scoring.queries, scoring.keys)
-    batched = (*sides, None if shared else scoring.temperature)
-    batch = max(x.shape[0] for x in jax.tree.leaves(batched))
-    return batch * (1 if shared else q.shape[2]) * q.shape[1] * k.shape[1] * q.dtype.itemsize
+def _table_size(q: Array, scoring: Scoring) -> int:
+    """Bytes of the table, or of what cuDNN makes of it for its gradient."""
+    if isinstance(scoring.bias, Uniform):
+        of_mask = scoring.queries.position, scoring.keys.position, scoring.queries.segment
+        batch, heads = max(len(x) for x in of_mask if x is not None), 1
+    else:
+        batch, heads = q.shape[0], q.shape[2]
+    return batch * heads * q.shape[1] * scoring.keys.position.shape[1] * q.dtype.itemsize
 
 
-def _tableless(scoring: Scoring) -> bool:
-    """Tell whether this is causal attention of a text to itself without a bias, if both sides start together."""
+def _plain(scoring: Scoring) -> bool:
+    """Tell whether this is causal attention of a text to itself without a bias, if both sides have the same positions."""
     queries, keys, mask = scoring.queries, scoring.keys, scoring.mask
     own_sight = any(x is not None for x in (queries.segment, queries.sees_from, queries.sees_to))
     together = queries.consecutive and keys.consecutive and queries.position.shape[1] == keys.position.shape[1]
     return isinstance(scoring.bias, Uniform) and together and mask.causal and not (mask.sink_tokens or own_sight)
 
 
-def fits(q: Float[Array, "B T H D"], scoring: Scoring) -> bool | Bool[Array, ""]:
-    """Tell whether a call that is not refused can be made: an array where only the positions say it."""
-    if not _tableless(scoring):
-        return True
+def _same_positions(scoring: Scoring) -> Bool[Array, ""]:
     i, j = scoring.queries.position, scoring.keys.position
     return (i == j).all() & (i < EMPTY).all()
+
+
+def fits(q: Float[Array, "B T H D"], scoring: Scoring) -> bool | Bool[Array, ""]:
+    """Tell whether a call that is not refused can be made: an array where only the positions say it."""
+    return True if _table_size(q, scoring) <= _TABLE else _same_positions(scoring)
 
 
 def forward(
     q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring, tiling: Tiling
 ) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
     """Attention and its log-normaliser by cuDNN; see `Backend.forward`."""
-    flawed = ~(jnp.isfinite(k).all(-1) & jnp.isfinite(v).all(-1))
-    k, v = (jnp.where(flawed[..., None], 0, x) for x in (k, v))
-    bias = mask = None
-    seen = visible(scoring.queries, scoring.keys, scoring.mask)[:, None]
-    tableless = _tableless(scoring)
-    if not isinstance(scoring.bias, Uniform):
-        wide = bias_table(scoring, jnp.promote_types(q.dtype, jnp.float32))
-        wide = wide if scoring.temperature is None else wide * scoring.temperature[..., None]
-        bias = jnp.where(seen, jnp.maximum(wide.astype(q.dtype), _least(q.dtype)), _least(q.dtype))
-        bias = jnp.broadcast_to(bias, (bias.shape[0], q.shape[2], *bias.shape[2:]))
-    elif not tableless:
-        mask = seen
-    if scoring.temperature is not None:
-        q = (q * scoring.temperature.swapaxes(1, 2)[..., None]).astype(q.dtype)
-    attend = _fused if platform() == "gpu" else _by_definition
-    window = scoring.mask.window if tableless else None
-    out, lse = attend(q, k, v, bias, mask, scale=scoring.content(q.shape[-1]).scale, causal=tableless, window=window)
-    # A row that sees a key or a value that is not finite is NaN: times NaN, so that its gradients are, too.
+    flawed, (k, v) = _mended(k, v)
     flawed = flawed.swapaxes(1, 2)
-    spoilt = _among_last(flawed, window) if tableless else (seen & flawed[:, :, None]).any(-1)
-    factor = jnp.where(jnp.repeat(spoilt, q.shape[2] // k.shape[2], axis=1), jnp.nan, 1).astype(lse.dtype)
-    of_out = factor.swapaxes(1, 2)[..., None].astype(out.dtype)
-    if tableless:
-        return out * of_out, lse * factor
-    some = seen.any(-1)
-    return jnp.where(some.swapaxes(1, 2)[..., None], out * of_out, 0), jnp.where(some, lse * factor, HIDDEN)
+    hot, bias = _hot(q, scoring), _table(scoring, q)
+    columns = lambda x: x.swapaxes(1, 2)[..., None]
+
+    def run(call: _Call, mask: Array | None) -> tuple[Array, Array]:
+        out, lse = call.forward(hot, k, v, bias, mask)
+        if call.causal:
+            spoilt, some = _among_last(flawed, call.window), jnp.ones((1, 1, 1), bool)
+        else:
+            seen = visible(scoring.queries, scoring.keys, scoring.mask)[:, None]
+            spoilt, some = _sees(seen, flawed), seen.any(-1)
+        # A row that sees a key or a value that is not finite is NaN.
+        factor = jnp.where(jnp.repeat(spoilt, q.shape[2] // k.shape[2], axis=1), jnp.nan, 1).astype(lse.dtype)
+        out = jnp.where(columns(some), out * columns(factor).astype(out.dtype), 0)
+        return out, jnp.where(some, lse * factor, HIDDEN)
+
+    return _by_positions(scoring, q, run)
 
 
 def _among_last(flags: Bool[Array, "B K T"], window: int | None) -> Bool[Array, "B K T"]:
@@ -134,61 +145,196 @@ def _among_last(flags: Bool[Array, "B K T"], window: int | None) -> Bool[Array, 
     return count > before
 
 
-def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tiling) -> Gradients:
-    """Gradients by cuDNN, which computes the output again; those of log-normalisers, which it lacks, by `rows`."""
-    if residuals.d_lse is not None:
-        return rows.backward(residuals, d_out, tiling)
-    scoring = residuals.scoring
-    again = lambda q, k, v, parts: forward(q, k, v, parts.within(scoring), tiling)[0]
-    _, vjp = jax.vjp(again, residuals.q, residuals.k, residuals.v, Differentiable.of(scoring))
-    dq, dk, dv, d_parts = vjp(d_out.astype(residuals.q.dtype))
-    return Gradients(dq, dk, dv, d_parts.cotangent(scoring))
-
-
-def _least(dtype: jnp.dtype) -> Array:
-    """The entry of a hidden pair in a table, which JAX gives cuDNN for a mask: the difference of two is a number."""
-    return jnp.asarray(-(2.0**15) if dtype == jnp.float16 else -(2.0**41), dtype)
-
-
-def _fused(
-    q: Array,
-    k: Array,
-    v: Array,
-    bias: Array | None,
-    mask: Array | None,
-    *,
-    scale: float,
-    causal: bool,
-    window: int | None,
-) -> tuple[Array, Array]:
-    """The call of cuDNN: output [B, T, H, D] and log-normalisers [B, H, T] in float32."""
-    library = _library()
-    kind = library.MaskType.CAUSAL if causal else library.MaskType.NO_MASK
-    return library.dot_product_attention(
-        q, k, v, bias, mask, scale=scale, mask_type=kind, sliding_window_length=window, return_residual=True
+def _sees(seen: Bool[Array, "#B 1 T S"], flawed: Bool[Array, "B K S"]) -> Bool[Array, "B K T"]:
+    """Tell whether each query sees any of the keys that are flawed; most often there are none, and nothing is computed."""
+    none = jnp.zeros((*flawed.shape[:2], seen.shape[2]), bool)
+    return jax.lax.cond(
+        flawed.any(), lambda: varying((seen & flawed[:, :, None]).any(-1), flawed), lambda: varying(none, flawed)
     )
 
 
-def _by_definition(
-    q: Array,
-    k: Array,
-    v: Array,
-    bias: Array | None,
-    mask: Array | None,
-    *,
-    scale: float,
-    causal: bool,
-    window: int | None,
-) -> tuple[Array, Array]:
-    """What `_fused` computes, by XLA."""
-    dtype, groups = jnp.promote_types(q.dtype, jnp.float32), q.shape[2] // k.shape[2]
-    k, v = (jnp.repeat(x, groups, axis=2) for x in (k, v))
-    logits = jnp.einsum("bthd,bshd->bhts", q, k, preferred_element_type=dtype) * scale
-    logits = logits if bias is None else logits + bias
-    ahead = jnp.arange(q.shape[1])[:, None] - jnp.arange(k.shape[1])
-    seen = ~jnp.asarray(causal) | (ahead >= 0) & (ahead < (math.inf if window is None else window))
-    seen = seen if mask is None else seen & mask
-    logits = jnp.where(seen, logits, _least(q.dtype))
-    lse = jax.nn.logsumexp(logits, -1)
-    out = jnp.einsum("bhts,bshd->bthd", jnp.exp(logits - lse[..., None]).astype(v.dtype), v)
-    return out.astype(q.dtype), jax.lax.stop_gradient(lse)
+def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tiling) -> Gradients:
+    """Gradients by cuDNN from its output and log-normaliser; those of log-normalisers, which it lacks, by `rows`."""
+    if residuals.d_lse is not None:
+        return rows.backward(residuals, d_out, tiling)
+    q, scoring, wanted = residuals.q, residuals.scoring, residuals.wanted
+    (_, (k, v)), (lse, _) = _mended(residuals.k, residuals.v), residuals.row_terms(d_out)
+    parts = Differentiable.of(scoring)
+    hot, of_hot = jax.vjp(lambda q, parts: _hot(q, parts.within(scoring)), q, parts)
+    trained = any(
+        any(flags) for flags in (wanted.bias, wanted.temperature, wanted.query_coordinate, wanted.key_coordinate)
+    )
+    # Computed again for its gradient: what a formula and its gradient share would be several such tables in float32.
+    table = jax.checkpoint(lambda parts: _table(parts.within(scoring), q))
+    bias, of_bias = jax.vjp(table, parts) if trained else (table(parts), None)
+    given = hot, k, v, lse, residuals.out.astype(q.dtype), d_out.astype(q.dtype), bias
+    trains = trained and bias is not None
+    d_hot, dk, dv, d_bias = _by_positions(scoring, q, lambda call, mask: call.backward(*given, mask, trains))
+    dq, d_parts = of_hot(d_hot)
+    if trains:
+        d_parts = jax.tree.map(jnp.add, d_parts, of_bias(d_bias)[0])
+    return Gradients(dq, dk, dv, d_parts.cotangent(scoring))
+
+
+def _mended(k: Array, v: Array) -> tuple[Bool[Array, "B S K"], tuple[Array, Array]]:
+    """Tell which keys or values are not finite, and give both without these: the mask of a table would not hide NaN."""
+    flawed = ~(jnp.isfinite(k).all(-1) & jnp.isfinite(v).all(-1))
+    return flawed, (jnp.where(flawed[..., None], 0, k), jnp.where(flawed[..., None], 0, v))
+
+
+def _hot(q: Array, scoring: Scoring) -> Array:
+    """The queries times their temperature."""
+    if scoring.temperature is None:
+        return q
+    return (q * scoring.temperature.swapaxes(1, 2)[..., None]).astype(q.dtype)
+
+
+def _table(scoring: Scoring, q: Array) -> Float[Array, "#B H T S"] | None:
+    """The biases times the temperature, hidden pairs far below them; None without a bias."""
+    if isinstance(scoring.bias, Uniform):
+        return None
+    wide = bias_table(scoring, jnp.promote_types(q.dtype, jnp.float32))
+    wide = wide if scoring.temperature is None else wide * scoring.temperature[..., None]
+    seen = visible(scoring.queries, scoring.keys, scoring.mask)[:, None]
+    least = _least(q.dtype)
+    table = jnp.where(seen, jnp.maximum(wide, least / 2).astype(q.dtype), jnp.asarray(least, q.dtype))
+    return jnp.broadcast_to(table, (len(table), q.shape[2], *table.shape[2:]))
+
+
+def _by_positions(scoring: Scoring, q: Array, run: Callable) -> Any:
+    """Run with a call of cuDNN and a mask [#B, 1, T, S] or None: where positions are plain, none is needed."""
+    scale = scoring.content(q.shape[-1]).scale
+    window = scoring.mask.window
+    whole, causal = (
+        _Call(scale, False, None),
+        _Call(scale, True, window if window is not None and window < q.shape[1] else None),
+    )
+    if not isinstance(scoring.bias, Uniform):  # whose table has the mask
+        return run(whole, None)
+    masked = lambda: run(whole, visible(scoring.queries, scoring.keys, scoring.mask)[:, None])
+    if not _plain(scoring):
+        return masked()
+    if _table_size(q, scoring) > _TABLE:  # then `fits` was asked
+        return run(causal, None)
+    return jax.lax.cond(_same_positions(scoring), lambda: varying(run(causal, None)), lambda: varying(masked()))
+
+
+def _least(dtype: jnp.dtype) -> float:
+    """The entry of a hidden pair in a table, as JAX's own masks for cuDNN have it: the difference of two is a number."""
+    return -(2.0**15) if dtype == jnp.float16 else -(2.0**41)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """The two calls of cuDNN, forward and backward, or what they compute."""
+
+    scale: float
+    causal: bool
+    window: int | None  # of a causal call
+
+    def forward(self, q: Array, k: Array, v: Array, bias: Array | None, mask: Array | None) -> tuple[Array, Array]:
+        """The output [B, T, H, D] and log-normalisers [B, H, T] in float32."""
+        run = self._fused_forward if platform() == "gpu" else self._forward
+        return _mapped(run)(q, k, v, bias, mask)
+
+    def backward(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        lse: Array,
+        out: Array,
+        d_out: Array,
+        bias: Array | None,
+        mask: Array | None,
+        trained: bool,
+    ) -> tuple[Array, Array, Array, Array | None]:
+        """The gradients of q, k and v, and of the bias if it is trained, else None."""
+        run = functools.partial(self._fused_backward if platform() == "gpu" else self._backward, trained)
+        return _mapped(run)(q, k, v, lse, out, d_out, bias, mask)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        kinds = _library().MaskType
+        return {"mask_type": kinds.CAUSAL if self.causal else kinds.NO_MASK, "sliding_window_length": self.window}
+
+    def _fused_forward(self, q: Array, k: Array, v: Array, bias: Array | None, mask: Array | None) -> tuple:
+        attend = _library().dot_product_attention
+        return tuple(attend(q, k, v, bias, mask, scale=self.scale, return_residual=True, **self._options))
+
+    def _fused_backward(self, trained: bool, *operands: Any) -> tuple:
+        q, k, v, lse, out, d_out, bias, mask = operands
+        library, none = _library(), jnp.zeros(0, q.dtype)
+        table = library.combine_bias_and_mask(bias, mask, q.dtype)
+        rule = library._dot_product_attention_bwd_rule
+        made = rule(
+            scale=self.scale,
+            seed=42,
+            dropout_rate=0.0,
+            variadic_args=(table is not None, trained),
+            layout=library.AttentionLayout.BTNH.value,
+            score_mod=None,
+            cudnn_version=library.check_cudnn_version(),
+            return_residual=False,
+            res=(q, k, v, none if table is None else table, *[none] * 6, (), lse, out),
+            grad_output=d_out,
+            **self._options,
+        )
+        return (*made[:3], made[3] if trained else None)
+
+    def _logits(self, q: Array, k: Array, bias: Array | None, mask: Array | None) -> tuple[Array, Array]:
+        """The logits of the definition, and the keys of each query head."""
+        k = jnp.repeat(k, q.shape[2] // k.shape[2], axis=2)
+        product = functools.partial(jnp.einsum, preferred_element_type=jnp.promote_types(q.dtype, jnp.float32))
+        logits = product("bthd,bshd->bhts", q, k) * self.scale
+        ahead = jnp.arange(q.shape[1])[:, None] - jnp.arange(k.shape[1])
+        if self.causal:
+            mask = (ahead >= 0) & (ahead < (self.window or q.shape[1]))
+        for added in (bias, None if mask is None else jnp.where(mask, 0, _least(q.dtype))):
+            logits = logits if added is None else logits + added.astype(logits.dtype)
+        return logits, k
+
+    def _forward(self, q: Array, k: Array, v: Array, bias: Array | None, mask: Array | None) -> tuple:
+        logits, _ = self._logits(q, k, bias, mask)
+        lse, v = jax.nn.logsumexp(logits, -1), jnp.repeat(v, q.shape[2] // v.shape[2], axis=2)
+        return jnp.einsum("bhts,bshd->bthd", jnp.exp(logits - lse[..., None]), v).astype(q.dtype), lse
+
+    def _backward(self, trained: bool, *operands: Any) -> tuple:
+        q, k, v, lse, out, d_out, bias, mask = operands
+        logits, keys = self._logits(q, k, bias, mask)
+        weights, values = jnp.exp(logits - lse[..., None]), jnp.repeat(v, q.shape[2] // v.shape[2], axis=2)
+        delta = jnp.einsum("bthd,bthd->bht", out, d_out, preferred_element_type=logits.dtype)
+        d_logits = weights * (jnp.einsum("bthd,bshd->bhts", d_out, values) - delta[..., None])
+        dq = jnp.einsum("bhts,bshd->bthd", d_logits, keys) * self.scale
+        of_heads = [jnp.einsum("bhts,bthd->bshd", *pair) for pair in ((d_logits, q), (weights, d_out))]
+        dk, dv = (x.reshape(*k.shape[:3], -1, k.shape[3]).sum(3) for x in of_heads)
+        made = zip((dq, dk * self.scale, dv), (q, k, v), strict=True)
+        narrow = [x.astype(like.dtype) for x, like in made]
+        if not trained:
+            return (*narrow, None)
+        d_bias = d_logits if len(bias) == len(q) else d_logits.sum(0, keepdims=True)
+        return (*narrow, d_bias.astype(bias.dtype))
+
+
+def _mapped(run: Callable) -> Callable:
+    """A call that `jax.vmap` makes one of a larger batch, which JAX's own rule does only for some tables."""
+    call = jax.custom_batching.custom_vmap(run)
+
+    @call.def_vmap
+    def many(size: int, mapped: Any, *operands: Any) -> tuple[Any, Any]:
+        batch = operands[0].shape[mapped[0]]
+
+        def fold(x: Array, own: bool) -> Array:
+            x = x if own else x[None]
+            return jnp.broadcast_to(x, (size, batch, *x.shape[2:])).reshape(size * batch, *x.shape[2:])
+
+        def unfold(x: Array) -> Array:
+            return x.reshape(size, batch, *x.shape[1:])
+
+        made = jax.tree.map(unfold, run(*jax.tree.map(fold, operands, tuple(mapped))))
+        table = operands[-2]  # its gradient is the last result
+        if table is not None and len(made) == 4 and table.shape[mapped[-2]] < batch:
+            made = (*made[:3], None if made[3] is None else made[3].sum(1, keepdims=True))
+        return made, jax.tree.map(lambda _: True, made)
+
+    return call

@@ -63,7 +63,6 @@ class Backend:
         plain: whether JAX itself differentiates `forward`, in every mode and as often as wanted.
         scales: whether a scale costs its logits nothing: then the queries are not multiplied beforehand; see `_fold_scale`.
         alone: `forward` for calls without gradients, whose out is in q's dtype alone; None: `forward`.
-        ring: whether `backward` may be given fewer keys than the results are of, as a ring of devices gives them.
     """
 
     forward: Callable
@@ -74,7 +73,6 @@ class Backend:
     plain: bool = False
     scales: bool = False
     alone: Callable | None = None
-    ring: bool = True
 
     def reason(self, q: Array, k: Array, v: Array, scoring: Scoring) -> str | None:
         """The reason why this backend cannot do it, or None."""
@@ -158,7 +156,7 @@ BACKENDS: dict[str, Backend] = {
         dataclasses.replace(_ROWS, forward=_rows_in_halves),
     ),
     "cudnn": _or_else(
-        Backend(*differentiable(cudnn.forward, cudnn.backward), cudnn.refuses, scales=True, ring=False),
+        Backend(*differentiable(cudnn.forward, cudnn.backward), cudnn.refuses, scales=True),
         cudnn.fits,
         _ROWS,
     ),
@@ -365,21 +363,12 @@ _attention.defvjp(_forward, _backward, symbolic_zeros=True)
 _compiled = jax.jit(_attention, static_argnums=(0, 1), inline=True)
 
 
-def choose(
-    q: Float[Array, "B T H D"],
-    k: Float[Array, "B S K D"],
-    v: Float[Array, "B S K D"],
-    scoring: Scoring,
-    *,
-    ring: bool = False,
-) -> str:
-    """The backend "auto": this machine's best that does not refuse, else one that runs everywhere; `ring`: one for rings."""
+def choose(q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring) -> str:
+    """The backend "auto": this machine's best that does not refuse, else one that runs everywhere."""
     machine, reasons = platform(), []
     others = EVERYWHERE[1:] if machine == "gpu" else EVERYWHERE
     for name in (*NATIVE.get(machine, ()), *others):
-        backend = BACKENDS[name]
-        reason = backend.reason(q, k, v, scoring)
-        reason = "it takes no part of a ring" if reason is None and ring and not backend.ring else reason
+        reason = BACKENDS[name].reason(q, k, v, scoring)
         if reason is None:
             break
         reasons += [f"{name} cannot do this: {reason}"] if name not in others else []

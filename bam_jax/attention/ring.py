@@ -13,7 +13,7 @@ from bam_jax.attention.logits.merge import merge
 from bam_jax.attention.logits.scoring import HIDDEN, Differentiable, Gradients, Residuals, Scoring, mask_nonfinite
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.logits.tokens import Tokens
-from bam_jax.attention.op import Backend, Unsupported
+from bam_jax.attention.op import Backend
 
 
 @functools.cache
@@ -27,11 +27,8 @@ def ring(backend: Backend, axis: str) -> Backend:
     Where parts are runs of one text, the last device of a causal one has all the work: see `zigzag`.
 
     Args:
-        backend: a value of `BACKENDS` but "cudnn".
+        backend: a value of `BACKENDS`.
         axis: of the mesh that the text is cut along.
-
-    Raises:
-        Unsupported: this backend computes no gradients of a part of an attention.
 
     Example:
       >>> from bam_jax.attention import BACKENDS, attention
@@ -47,8 +44,6 @@ def ring(backend: Backend, axis: str) -> Backend:
 
     Source: Liu et al. 2023, Ring Attention with Blockwise Transformers.
     """
-    if not backend.ring:
-        raise Unsupported("the attention backend 'cudnn' computes no gradients of a part of a text; take 'rows'")
     return Backend(
         functools.partial(_forward, backend, axis),
         functools.partial(_backward, backend, axis),

@@ -87,7 +87,7 @@ def mesh_attention(
             return _merged(q, k, v, scoring, tiling, backend)
         if text is None or mesh.shape[CONTEXT] == 1:
             return attention(q, k, v, scoring, tiling=tiling, backend=backend)
-        around = ring(BACKENDS[choose(q, k, v, scoring, ring=True) if backend == "auto" else backend], CONTEXT)
+        around = ring(BACKENDS[choose(q, k, v, scoring) if backend == "auto" else backend], CONTEXT)
         return attention(q, k, v, scoring, backend=zigzag(around, CONTEXT), tiling=tiling)
 
     heads, of_keys = P(rows, text, TENSOR), P(rows, slots, TENSOR)

@@ -602,7 +602,8 @@ def test_every_backend_agrees_with_the_reference(case, device, tiles, x64):
         disturb(made)
         again = compiled(*arguments, d_out) if device or case.backend not in SLOW else made
     compare(case, arguments, made, expectation(*arguments, d_out, of_lse=case.of_lse), device)
-    jax.tree.map(np.testing.assert_array_equal, made, again)
+    if not (device and case.backend == "cudnn"):  # which adds up in no fixed order
+        jax.tree.map(np.testing.assert_array_equal, made, again)
 
 
 @pytest.mark.parametrize(
