@@ -1,4 +1,4 @@
-"""Positional priors in attention: BAM, CABLE and what they compare with, in JAX and Flax."""
+"""Positional priors for attention: BAM, CABLE and their baselines, in JAX and Flax."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported when it is asked for: a command that needs none of them starts sooner."""
+    """Import a public name at its first use, so that commands that need none of them start sooner."""
     places = {
         "attend": "bam_jax.attention",
         "load": "bam_jax.analysis.language_model",

@@ -1,11 +1,11 @@
 """Attention with a positional bias inside Flax's own modules, as their `attention_fn`.
 
-A bias whose parameters are fixed, or belong to the module around it, in NNX and linen:
+A bias whose parameters are fixed, or belong to the surrounding module, in NNX and linen:
 
     nnx.MultiHeadAttention(..., attention_fn=attention_fn(biases.ALiBi(slopes), Mask(causal=True)), rngs=rngs)
     nn.MultiHeadDotProductAttention(..., attention_fn=attention_fn(bias, Mask(causal=True)))
 
-A prior that is learned, whose parameters become parameters of the NNX module:
+A learned prior, whose parameters become parameters of the NNX module:
 
     prior = encodings.BAM(encodings.Dims(heads, width, context), rngs=rngs)
     nnx.MultiHeadAttention(..., attention_fn=PriorAttention(prior, Mask(causal=True)), rngs=rngs)
@@ -15,7 +15,7 @@ The same in linen, where the arrays of the bias become parameters:
     prior = lambda key: biases.GeneralisedGaussian(jnp.linspace(-1.0, 1.0, heads), jnp.zeros(heads), jnp.zeros(heads))
     nn.MultiHeadDotProductAttention(heads, attention_fn=LinenPriorAttention(prior, Mask(causal=True)))
 
-An encoding that reads the layer's input or turns queries and keys, such as CABLE and RoPE, inside a layer of one's own:
+An encoding that reads the layer's input or rotates queries and keys, such as CABLE and RoPE, inside your own layer:
 
     self.attend = EncodedAttention("cable", encodings.Dims(heads, width, context), rngs=rngs)
     out = self.attend(x, q, k, v)
@@ -50,23 +50,23 @@ def attention_fn(
 
         out_i = sum_j softmax_j(q_i . k_j / sqrt(D) + bias(i, j)) v_j,   j visible from i
 
-    Tokens stand at their index. Causality and windows come from `mask` (`is_causal` of the call adds causality); a dense mask
-    would take O(T S) memory. A mask of keys alone, [..., 1, 1, S], is taken: it hides padding, and a row that sees no key
-    gives 0. In decode mode it shows the slots of the cache that are written, and the query stands at the last one.
+    The position of a token is its index. Causality and windows come from `mask` (`is_causal` of the call adds causality); a dense
+    mask would take O(T S) memory. A mask of keys alone, [..., 1, 1, S], is accepted: it hides padding, and a row that sees no key
+    gives 0. In decode mode it marks the cache slots that are written, and the query is at the last of them.
 
     Dropout of weights is that of the module: `dropout_rate`, `deterministic`, and random numbers from its stream "dropout". As
     there, rows and heads drop the same weights unless `broadcast_dropout=False`. See `attention.Dropout`.
 
     Args:
-        bias: a bias of positions, with parameters [H] or [H, n]; gradients flow to wherever they come from.
+        bias: a bias of positions, with parameters [H] or [H, n]; gradients flow to the arrays that it was made from.
         mask: causality and window.
-        segments: numbers of documents from 1, in rows that pack several; 0 pads. None: each row is one text.
+        segments: document numbers from 1, in packed rows; 0 is padding. None: each row is one text.
         backend, tiling: see `attention.attention`.
 
     Returns:
-        A function of queries [..., T, H, D], keys and values [..., S, K, D] and what Flax adds to them. It raises Unsupported
-        where that cannot be honoured: a dense mask or bias, sown weights, a precision, einsums or positions of one's
-        own, T queries among another number of keys unless it is one that a mask of keys places.
+        A function of queries [..., T, H, D], keys and values [..., S, K, D] and Flax's other arguments. It raises Unsupported
+        for arguments that it does not support: a dense mask or bias, sown weights, a precision, custom einsums or positions,
+        and T different from S, except for a single query whose position follows from a mask of keys.
 
     Source: the arguments that flax 0.12's modules pass.
     """
@@ -74,14 +74,14 @@ def attention_fn(
 
 
 class PriorAttention(nnx.Module):
-    """The `attention_fn` of `flax.nnx.MultiHeadAttention` with a prior that is learned; see `attention_fn`.
+    """The `attention_fn` of `flax.nnx.MultiHeadAttention` with a learned prior; see `attention_fn`.
 
     Args:
-        prior: an encoding of this package that does nothing besides its bias.
+        prior: an encoding of this package that consists of its bias only.
         mask, backend, tiling: see `attention_fn`.
 
     Raises:
-        Unsupported: the encoding has another hook, which Flax's module would not call.
+        Unsupported: the encoding uses another hook, which Flax's module would not call.
     """
 
     def __init__(self, prior: Encoding, mask: Mask, *, backend: str = "auto", tiling: Tiling | None = None):
@@ -101,15 +101,15 @@ class PriorAttention(nnx.Module):
 
 
 class EncodedAttention(nnx.Module):
-    """Self-attention with any encoding of this package but those that add to the embeddings, between a layer's projections.
+    """Self-attention, between a layer's projections, with any encoding of this package except those that add to the embeddings.
 
     Parameters of the encoding, such as CABLE's w, belong to this module. In linen: `nnx.bridge.to_linen(EncodedAttention,
-    "cable", dims)`, which is called alike.
+    "cable", dims)`, which is called in the same way.
 
     Args:
         encoding: its name, such as "cable" or "rope".
         dims: heads and width of the model, the training context, and whether attention is causal.
-        options: of the encoding, such as {"base": 500000.0}; and window, the tokens that a query sees, itself included.
+        options: options of the encoding, such as {"base": 500000.0}; and window, the tokens that a query sees, itself included.
         backend, tiling: see `attention.attention`.
 
     Raises:
@@ -144,9 +144,9 @@ class EncodedAttention(nnx.Module):
         """Attends within each text of a batch.
 
         Args:
-            x: the layer's normalised input, of which q, k and v are made; encodings of positions do not read it.
-            q, k, v: not turned yet.
-            segments: numbers of documents from 1; 0 pads. None: each row is one text.
+            x: the layer's normalised input, from which q, k and v are computed; encodings of positions do not read it.
+            q, k, v: before the encoding rotates them.
+            segments: document numbers from 1; 0 is padding. None: each row is one text.
         """
         tokens = Tokens(jnp.arange(q.shape[1], dtype=jnp.int32)[None], segments, consecutive=True)
         i, j = self.encoding.coordinate(x, tokens.position < EMPTY, None)
@@ -185,7 +185,7 @@ class _Attention:
         precision: Any = None,
         module: Any = None,
         is_causal: bool = False,
-        force_fp32_for_softmax: bool = True,  # it is, always
+        force_fp32_for_softmax: bool = True,  # always so here
         qk_attn_weights_einsum: Any = None,
         attn_weights_value_einsum: Any = None,
         input_positions: Any = None,
@@ -221,7 +221,7 @@ class _Attention:
 
 
 class LinenPriorAttention(nn.Module):
-    """The `attention_fn` of `flax.linen.MultiHeadDotProductAttention` with a prior that is learned; see `attention_fn`.
+    """The `attention_fn` of `flax.linen.MultiHeadDotProductAttention` with a learned prior; see `attention_fn`.
 
     Each array of the bias is a parameter under the name of its field. To keep one fixed, mask it in the optimiser.
 
@@ -244,7 +244,7 @@ class LinenPriorAttention(nn.Module):
     tiling: Tiling | None = None
 
     @nn.compact
-    @functools.wraps(_Attention.__call__)  # whose signature tells linen what to pass
+    @functools.wraps(_Attention.__call__)  # linen passes the arguments in its signature
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         initial = lambda key, path: dict(jax.tree.leaves_with_path(self.prior(key)))[path]
         of = lambda path, _: self.param(path[-1].name, initial, path)
@@ -254,16 +254,16 @@ class LinenPriorAttention(nn.Module):
 
 
 def _dropout(rate: float, key: Any, broadcast: bool, batch: int, heads: int) -> Dropout:
-    """Dropout by a key of Flax's, which all rows and heads share if it is broadcast."""
+    """Dropout with a key from Flax, which all rows and heads share if it is broadcast."""
     if rate == 0 or key is None:
         return Dropout(rate)
     seed = jax.random.bits(key)
-    # In `jax.shard_map` a key differs between devices where the caller has it so, as in Flax's own modules.
+    # In `jax.shard_map`, keys differ between devices only if the caller makes them differ, as in Flax's own modules.
     return Dropout(rate, jnp.broadcast_to(seed, (batch, heads)) if broadcast else seed).per_head(batch, heads)
 
 
 def _tokens(q: Array, k: Array, batch: tuple[int, ...], mask: Array | None) -> tuple[Tokens, Tokens]:
-    """Where queries [B, T, H, D] and keys [B, S, K, D] stand, by a mask that broadcasts to [*batch, H, T, S]."""
+    """The tokens of queries [B, T, H, D] and keys [B, S, K, D], from a mask that broadcasts to [*batch, H, T, S]."""
     length, slots = q.shape[1], k.shape[1]
     index = jnp.arange(slots, dtype=jnp.int32)[None]
     if mask is None:

@@ -1,4 +1,4 @@
-"""Attention with a positional bias evaluated where it is needed, and differentiated with it.
+"""Attention with a differentiable positional bias that is evaluated on the fly.
 
 >>> import jax.numpy as jnp
 >>> from bam_jax import biases

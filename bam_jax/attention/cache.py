@@ -1,4 +1,4 @@
-"""The key-value cache: what attention must remember of the tokens that came before."""
+"""The key-value cache: what attention must keep of the preceding tokens."""
 
 import dataclasses
 import functools
@@ -13,9 +13,9 @@ from bam_jax.attention.logits.tokens import EMPTY, Summary, Tokens
 from bam_jax.biases.base import Coordinate
 
 BLOCK = 128
-"""Slots that are summed up together; a cache of more is whole blocks, so that no backend must copy it to pad it."""
+"""Slots per block of the summary. A longer cache consists of whole blocks, so that no backend must copy it to pad it."""
 
-# A call outside of jit is compiled once, where its many small steps would be one by one; one inside is as it was.
+# Outside of jit, this compiles a call instead of running its many small steps one by one. Inside jit, it changes nothing.
 _compiled = functools.partial(jax.jit, inline=True)
 
 
@@ -24,13 +24,13 @@ _compiled = functools.partial(jax.jit, inline=True)
 class Cache:
     """Keys and values of one layer, written from the front; slots not yet written have the position `EMPTY`.
 
-    A slot's place says nothing of its token's position, so that rows of different lengths may be padded on the left.
+    A slot's index does not determine its token's position, so rows of different lengths may be padded on the left.
 
     Args:
         k, v: keys and values.
-        tokens: position [#B, S], the bias's coordinate and the kinds, if there are any, and the summary, of the slots that hold
-            tokens. A position common to all rows lets attention evaluate a bias of positions once for all of them.
-        length: [], slots written.
+        tokens: position [#B, S], the bias's coordinate and the kinds, if there are any, and the summary of the filled slots. If
+            all rows share their positions, attention evaluates a bias of positions once for all rows.
+        length: [], number of slots written.
         state: the encoding's state after the cached tokens, arrays [B, ...]; see `Encoding.turn`. None: it has none.
     """
 
@@ -53,9 +53,9 @@ class Cache:
         """A cache with room for at least `slots` tokens.
 
         Args:
-            k, tokens: keys and their tokens, of any length: the cache has their shapes.
-            v: their values; None: shaped as keys.
-            state: that before the first token.
+            k, tokens: keys and their tokens, of any length, as templates for the cache's shapes.
+            v: their values; None: shaped like the keys.
+            state: the encoding's state before the first token.
         """
         slots += -slots % BLOCK if slots > BLOCK else 0
         room = lambda x: jnp.zeros((x.shape[0], slots, *x.shape[2:]), x.dtype)
@@ -72,15 +72,15 @@ class Cache:
 
     @_compiled
     def append(self, k: Array, v: Array, tokens: Tokens, state: Any = None) -> "Cache":
-        """The cache with the next tokens written behind those it holds; there must be room for them.
+        """The cache with the next tokens appended; there must be room for them.
 
         Args:
-            k, v: [B, T, K, D] and [B, T, K, E], of the cache's own heads and widths.
-            state: that after these tokens.
-            tokens: without documents; a pad's position is `EMPTY`. The limits of what they see are asked of queries alone.
+            k, v: [B, T, K, D] and [B, T, K, E], with the heads and widths of the cache.
+            state: the encoding's state after these tokens.
+            tokens: without documents; padding has the position `EMPTY`. Limits of what they see apply to queries only.
 
         Raises:
-            ValueError: tokens of several documents, or keys or values of other heads or another width.
+            ValueError: tokens of several documents, or keys or values with other heads or widths.
         """
         if tokens.segment is not None:
             raise ValueError("a cache holds one document a row: tokens have no segment, and a pad's position is EMPTY")
@@ -101,18 +101,18 @@ class Cache:
         return Cache(write(self.k, k, 1), write(self.v, v, 1), tokens, self.length + k.shape[1], state)
 
     def _summary_with(self, summary: Summary, k: Array, v: Array, tokens: Tokens) -> Summary:
-        """The summary with the next tokens in it, which alone are looked at.
+        """The summary including the next tokens, computed from these tokens only.
 
-        A look at the slots where they lie would make XLA copy the cache in each step.
+        Reading their slots in the cache instead would make XLA copy the cache in each step.
         """
         touched = min(-(-(k.shape[1] - 1) // summary.block) + 1, summary.first.shape[1])
-        # So many blocks from the first one on, or the last of all where these would reach beyond the end.
+        # The first block that is touched, or an earlier one where so many blocks would extend beyond the end.
         first = jnp.minimum(self.length // summary.block, summary.first.shape[1] - touched)
         slots, at = touched * summary.block, self.length - first * summary.block
         write = lambda x, axis, neutral=0: jax.lax.dynamic_update_slice_in_dim(
             jnp.full((*x.shape[:axis], slots, *x.shape[axis + 1 :]), neutral, x.dtype), x, at, axis
         )
-        # What is stored counts: it may be rounded up, or to what is not finite.
+        # Bounds are those of the stored numbers, which may be rounded up, even to infinity.
         stored = lambda x, room: write(x.astype(room.dtype), 2)
         coordinate = jax.tree.map(stored, tokens.coordinate, self.tokens.coordinate)
         norm = key_norms(k.astype(self.k.dtype), v.astype(self.v.dtype), summary.norm.dtype)
@@ -120,18 +120,18 @@ class Cache:
         new = summarize(Tokens(position, coordinate=coordinate), write(norm, 1), summary.block)
         old = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, touched, x.ndim - 1), summary)
         put = lambda x, part: jax.lax.dynamic_update_slice_in_dim(x, part.astype(x.dtype), first, x.ndim - 1)
-        # A bound has no gradient: that of the norm of a key of zeros would be NaN.
+        # A bound has no gradient: for a key of zeros, the gradient of its norm would be NaN.
         return jax.lax.stop_gradient(jax.tree.map(put, summary, joined(old, new)))
 
     @_compiled
     def rewound(self, length: Int[Array, ""] | int, state: Any = None) -> "Cache":
-        """The cache as it was when it held `length` tokens; it holds at least as many. `state` is what it was then."""
+        """The cache as it was when it held `length` tokens, no more than it holds now. `state` is the encoding's state then."""
         self._check_state(state)
         kept = jnp.arange(self.tokens.position.shape[1]) < length
         position = jnp.where(kept, self.tokens.position, EMPTY)
         summary = self.tokens.summary
         if summary is not None:
-            # Norms of keys that are gone still bound those that stay. All else is told anew: a row may have lost all its tokens.
+            # Old norms still bound the keys that stay. All else is recomputed, because a row may have lost all its tokens.
             gone = jnp.arange(summary.first.shape[1]) * summary.block >= length
             left = Tokens(position, coordinate=self.tokens.coordinate)
             anew = summarize(left, jnp.zeros((1, position.shape[1], 1), summary.norm.dtype), summary.block)
@@ -151,7 +151,7 @@ class Cache:
             )
 
     def last_coordinate(self) -> Coordinate:
-        """The coordinate of the token written last, [B, #H, 1]; zero in an empty cache. Running sums go on from it."""
+        """The coordinate of the token written last, [B, #H, 1]; zero in an empty cache. Running sums continue from it."""
         at = jnp.maximum(self.length - 1, 0)
         last = lambda x: jnp.where(self.length > 0, jax.lax.dynamic_slice_in_dim(x, at, 1, 2), 0)
         return jax.tree.map(last, self.tokens.coordinate)

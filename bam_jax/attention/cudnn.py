@@ -1,12 +1,13 @@
-"""The backend for GPUs without kernels of ours: cuDNN's flash attention, which reads biases and most masks from a table.
+"""The backend for GPUs without our own kernels: cuDNN's flash attention, which reads biases and most masks from a table.
 
-Causal attention of a text to itself without a bias needs no table. All else does: biases and mask in one array of the operands'
-type, [#B, H, T, S] or [#B, 1, T, S]. Two bytes round a bias of b nats by up to 2^-8 |b| (bfloat16), queries times their
-temperature, and the gradient of the table, which cuDNN computes and XLA sums over its parameters. cuDNN adds up gradients in no
-fixed order. It hides a pair by adding to its logit: a hidden key whose product overflows is seen.
+Causal attention of a text to itself without a bias needs no table. Everything else does: biases and mask in one array of the
+operands' dtype, [#B, H, T, S] or [#B, 1, T, S]. In two bytes, a bias of b nats is rounded by up to 2^-8 |b| (bfloat16). Queries
+times their temperature are also rounded, and so is the gradient of the table, which cuDNN computes and XLA sums for each
+parameter. cuDNN sums gradients in no fixed order. It hides a pair by adding to its logit, so a hidden key whose product overflows
+is seen.
 
-On other machines than GPUs the two calls are computed from their definition, as kernels are interpreted there: what tests test
-is the table, what is hidden, and the gradients around the calls, not cuDNN, which has not run with this package.
+Without a GPU, the two calls are computed from their definition, just as kernels are interpreted there. Tests therefore cover the
+table, the masking and the gradients around the calls, but not cuDNN itself, which has not run with this package.
 """
 
 import dataclasses
@@ -30,11 +31,11 @@ from bam_jax.system.platform import platform
 
 _TABLE = (
     2**31
-)  # Bytes of a table, at most; where it is trained its gradient, and cuDNN's own copy of it, take as many each.
+)  # Largest table in bytes. If its bias is trained, its gradient and cuDNN's own copy of that take as much each.
 
-_OLDEST = 91100  # 9.11: older ones miscompute, or refuse what is asked here.
+_OLDEST = 91100  # 9.11. Older versions miscompute or reject these calls.
 
-# The arguments of JAX's rule of the backward call as they are known here.
+# The parameters of JAX's rule for the backward call that this module expects.
 _RULE = (
     *("scale", "seed", "dropout_rate", "variadic_args", "mask_type", "layout", "sliding_window_length", "score_mod"),
     *("cudnn_version", "return_residual", "res", "grad_output"),
@@ -44,7 +45,7 @@ _RULE = (
 def refuses(
     q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring
 ) -> str | None:
-    """Give the reason why cuDNN cannot do it, or None; see `Backend.refuses`."""
+    """The reason why cuDNN does not support the call, or None; see `Backend.refuses`."""
     if not isinstance(q.shape[0], int):
         return "a symbolic batch: its calls are of numbers"
     if scoring.soft_cap is not None:
@@ -80,14 +81,14 @@ def _refusal_of_machine(q: Array, k: Array, v: Array) -> str | None:
 
 
 def _library() -> Any:
-    """JAX's module of cuDNN; `jax.nn.dot_product_attention` rounds log-normalisers to two bytes and does not take them back."""
+    """JAX's cuDNN module; `jax.nn.dot_product_attention` rounds log-normalisers to two bytes and does not take them as input."""
     from jax._src.cudnn import fused_attention_stablehlo
 
     return fused_attention_stablehlo
 
 
 def _table_size(q: Array, scoring: Scoring) -> int:
-    """Bytes of the table, or of what cuDNN makes of it for its gradient."""
+    """Bytes of the table, or of cuDNN's workspace for its gradient."""
     if isinstance(scoring.bias, Uniform):
         of_mask = scoring.queries.position, scoring.keys.position, scoring.queries.segment
         batch, heads = max(len(x) for x in of_mask if x is not None), 1
@@ -97,7 +98,7 @@ def _table_size(q: Array, scoring: Scoring) -> int:
 
 
 def _plain(scoring: Scoring) -> bool:
-    """Tell whether this is causal attention of a text to itself without a bias, if both sides have the same positions."""
+    """Whether this is causal attention of a text to itself without a bias, provided both sides have the same positions."""
     queries, keys, mask = scoring.queries, scoring.keys, scoring.mask
     own_sight = any(x is not None for x in (queries.segment, queries.sees_from, queries.sees_to))
     together = queries.consecutive and keys.consecutive and queries.position.shape[1] == keys.position.shape[1]
@@ -110,7 +111,7 @@ def _same_positions(scoring: Scoring) -> Bool[Array, ""]:
 
 
 def fits(q: Float[Array, "B T H D"], scoring: Scoring) -> bool | Bool[Array, ""]:
-    """Tell whether a call that is not refused can be made: an array where only the positions say it."""
+    """Whether cuDNN can compute a call that is not refused; an array where this depends on the positions."""
     return True if _table_size(q, scoring) <= _TABLE else _same_positions(scoring)
 
 
@@ -139,14 +140,14 @@ def forward(
 
 
 def _among_last(flags: Bool[Array, "B K T"], window: int | None) -> Bool[Array, "B K T"]:
-    """Tell whether any of the last flags is set, up to each: of all, or of as many as a window has."""
+    """For each flag, whether it or any flag before it is set; with a window, any of the last `window` flags up to it."""
     count = jnp.cumsum(flags, -1)
     before = 0 if window is None else jnp.pad(count, ((0, 0), (0, 0), (window, 0)))[..., : count.shape[-1]]
     return count > before
 
 
 def _sees(seen: Bool[Array, "#B 1 T S"], flawed: Bool[Array, "B K S"]) -> Bool[Array, "B K T"]:
-    """Tell whether each query sees any of the keys that are flawed; most often there are none, and nothing is computed."""
+    """Whether each query sees any flawed key. Usually there is none, and nothing is computed."""
     none = jnp.zeros((*flawed.shape[:2], seen.shape[2]), bool)
     return jax.lax.cond(
         flawed.any(), lambda: varying((seen & flawed[:, :, None]).any(-1), flawed), lambda: varying(none, flawed)
@@ -154,7 +155,7 @@ def _sees(seen: Bool[Array, "#B 1 T S"], flawed: Bool[Array, "B K S"]) -> Bool[A
 
 
 def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tiling) -> Gradients:
-    """Gradients by cuDNN from its output and log-normaliser; those of log-normalisers, which it lacks, by `rows`."""
+    """Gradients by cuDNN from its output and log-normaliser; by `rows` if log-normalisers have cotangents, which cuDNN lacks."""
     if residuals.d_lse is not None:
         return rows.backward(residuals, d_out, tiling)
     q, scoring, wanted = residuals.q, residuals.scoring, residuals.wanted
@@ -164,7 +165,7 @@ def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tilin
     trained = any(
         any(flags) for flags in (wanted.bias, wanted.temperature, wanted.query_coordinate, wanted.key_coordinate)
     )
-    # Computed again for its gradient: what a formula and its gradient share would be several such tables in float32.
+    # Recomputed for its gradient: the residuals of a formula would be several such tables in float32.
     table = jax.checkpoint(lambda parts: _table(parts.within(scoring), q))
     bias, of_bias = jax.vjp(table, parts) if trained else (table(parts), None)
     given = hot, k, v, lse, residuals.out.astype(q.dtype), d_out.astype(q.dtype), bias
@@ -177,7 +178,7 @@ def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tilin
 
 
 def _mended(k: Array, v: Array) -> tuple[Bool[Array, "B S K"], tuple[Array, Array]]:
-    """Tell which keys or values are not finite, and give both without these: the mask of a table would not hide NaN."""
+    """Which keys or values are not finite, and both with these set to 0, because the mask in a table would not hide NaN."""
     flawed = ~(jnp.isfinite(k).all(-1) & jnp.isfinite(v).all(-1))
     return flawed, (jnp.where(flawed[..., None], 0, k), jnp.where(flawed[..., None], 0, v))
 
@@ -190,7 +191,7 @@ def _hot(q: Array, scoring: Scoring) -> Array:
 
 
 def _table(scoring: Scoring, q: Array) -> Float[Array, "#B H T S"] | None:
-    """The biases times the temperature, hidden pairs far below them; None without a bias."""
+    """The biases times the temperature, with hidden pairs far below them; None without a bias."""
     if isinstance(scoring.bias, Uniform):
         return None
     wide = bias_table(scoring, jnp.promote_types(q.dtype, jnp.float32))
@@ -202,31 +203,31 @@ def _table(scoring: Scoring, q: Array) -> Float[Array, "#B H T S"] | None:
 
 
 def _by_positions(scoring: Scoring, q: Array, run: Callable) -> Any:
-    """Run with a call of cuDNN and a mask [#B, 1, T, S] or None: where positions are plain, none is needed."""
+    """Apply `run` to a cuDNN call and a mask [#B, 1, T, S], or None where the table or the call includes the mask."""
     scale = scoring.content(q.shape[-1]).scale
     window = scoring.mask.window
     whole, causal = (
         _Call(scale, False, None),
         _Call(scale, True, window if window is not None and window < q.shape[1] else None),
     )
-    if not isinstance(scoring.bias, Uniform):  # whose table has the mask
+    if not isinstance(scoring.bias, Uniform):  # whose table includes the mask
         return run(whole, None)
     masked = lambda: run(whole, visible(scoring.queries, scoring.keys, scoring.mask)[:, None])
     if not _plain(scoring):
         return masked()
-    if _table_size(q, scoring) > _TABLE:  # then `fits` was asked
+    if _table_size(q, scoring) > _TABLE:  # then `fits` has checked the positions
         return run(causal, None)
     return jax.lax.cond(_same_positions(scoring), lambda: varying(run(causal, None)), lambda: varying(masked()))
 
 
 def _least(dtype: jnp.dtype) -> float:
-    """The entry of a hidden pair in a table, as JAX's own masks for cuDNN have it: the difference of two is a number."""
+    """The table entry of a hidden pair, as in JAX's own masks for cuDNN. It is finite, so the difference of two is not NaN."""
     return -(2.0**15) if dtype == jnp.float16 else -(2.0**41)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
-    """The two calls of cuDNN, forward and backward, or what they compute."""
+    """The forward and backward call of cuDNN or, without a GPU, their definitions."""
 
     scale: float
     causal: bool
@@ -283,7 +284,7 @@ class _Call:
         return (*made[:3], made[3] if trained else None)
 
     def _logits(self, q: Array, k: Array, bias: Array | None, mask: Array | None) -> tuple[Array, Array]:
-        """The logits of the definition, and the keys of each query head."""
+        """The logits by definition, and the keys repeated for each query head."""
         k = jnp.repeat(k, q.shape[2] // k.shape[2], axis=2)
         product = functools.partial(jnp.einsum, preferred_element_type=jnp.promote_types(q.dtype, jnp.float32))
         logits = product("bthd,bshd->bhts", q, k) * self.scale
@@ -317,7 +318,7 @@ class _Call:
 
 
 def _mapped(run: Callable) -> Callable:
-    """A call that `jax.vmap` makes one of a larger batch, which JAX's own rule does only for some tables."""
+    """A call that `jax.vmap` turns into one call with a larger batch; JAX's own rule supports this only for some tables."""
     call = jax.custom_batching.custom_vmap(run)
 
     @call.def_vmap

@@ -1,22 +1,23 @@
-"""The one public operation: checks, the choice of a backend, and the only custom gradient.
+"""The one public operation: argument checks, the choice of a backend, and the only custom gradient.
 
-Where a prior's gradient is summed. A parameter of a prior takes part in the logit of every pair of tokens, so that its
-gradient is one sum over all of them. It is summed in this order, each part in one place:
+How the gradient of a prior is summed. A parameter of a prior affects the logit of every pair of tokens, so its gradient is one
+sum over all pairs. The sum is computed in this order, each step in one place:
 
-1. A tile: over its pairs, by `Bias.cotangents` (`biases/base.py`) in kernels and `Blocks.bias_cotangents` (`cpu/blocks.py`) on
-   CPUs. Kernels leave a number for each row of the tile, or where a bias comes in strips for each diagonal (on TPUs
-   `diagonal_sums`, `pallas/tpu_strips.py`; on GPUs, for more than a few parameters, XLA after `pallas/gpu_diagonals.py`).
-2. The tiles of a row: where the backend walks over them, in float32 (the carry of `cpu/chunked.py`, the scratch of the kernels in
-   `pallas/`, the blocks of `rows.py`). A kernel that holds queries sums for them, one that holds keys for the keys' coordinates.
+1. The pairs of a tile: `Bias.cotangents` (`biases/base.py`) in kernels, `Blocks.bias_cotangents` (`cpu/blocks.py`) on CPUs.
+   Kernels leave one number per row of the tile or, for a bias in strips, one per diagonal (on TPUs `diagonal_sums`,
+   `pallas/tpu_strips.py`; on GPUs, for more than a few parameters, XLA after `pallas/gpu_diagonals.py`).
+2. The tiles of a row: in the backend's loop over tiles, in float32 (the carry of `cpu/chunked.py`, the scratch memory of the
+   kernels in `pallas/`, the blocks of `rows.py`). The kernel that holds queries computes the queries' sums; the one that holds
+   keys computes those of the keys' coordinates.
 3. Rows and the batch: `ScoringSums.cotangent` (`logits/tile.py`) for kernels; on CPUs the batch is part of the tile
    (`sum_leading`, `cpu/blocks.py`).
 4. Heads, for parameters that they share: `Parameters.cotangent` (`logits/tile.py`) for kernels, `cpu/one_head.py` where heads
-   come one by one.
-5. The parts of a text that is cut: `ring.py` adds what each step finds, on the device whose queries those are.
-6. Devices: `varying` (`system/axes.py`) makes parameters vary over the mesh, and the transpose of that is the sum; where
-   `jax.shard_map` does not check types, its own transpose is.
+   are computed one by one.
+5. The parts of a sharded sequence: `ring.py` adds the result of each ring step, on the device that holds the queries.
+6. Devices: `varying` (`system/axes.py`) casts parameters to vary over the mesh, and the transpose of this cast is the sum. If
+   `jax.shard_map` does not check types, the transpose of `shard_map` itself is the sum.
 
-Coordinates and the temperature go the same way as far as their axes say: what has an axis is not summed over it.
+Gradients of coordinates and of the temperature are summed in the same way, except over the axes that these arrays have.
 """
 
 import dataclasses
@@ -44,7 +45,7 @@ from bam_jax.system.platform import platform
 
 
 class Unsupported(ValueError):
-    """A named backend cannot do what is asked of it."""
+    """The named backend does not support the call."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,17 +53,16 @@ class Backend:
     """One way to compute attention, as a pair of pure functions.
 
     Args:
-        forward: (q, k, v, scoring, tiling) -> (out [B, T, H, D], lse [B, H, T]); out is in q's dtype or, where `backward` needs
-            what rounding loses, in the logits' or in `Halves`; lse is the logarithm of the row's normaliser, and `HIDDEN` where
-            the row sees nothing (its output is 0); both are NaN where `attention` says so, for which there is
-            `scoring.mask_nonfinite`.
-        backward: (residuals, d_out, tiling) -> gradients, from `Residuals` and the cotangent of its `out` to `Gradients`.
-        refuses: (q, k, v, scoring) -> the reason why this backend cannot do it, or None.
-        rowwise: whether it has whole rows of logits at hand, as `Scoring.rowwise` needs them; then its masks have sinks.
-        own_width: whether values may be wider or narrower than keys; else both are padded to the larger width.
-        plain: whether JAX itself differentiates `forward`, in every mode and as often as wanted.
-        scales: whether a scale costs its logits nothing: then the queries are not multiplied beforehand; see `_fold_scale`.
-        alone: `forward` for calls without gradients, whose out is in q's dtype alone; None: `forward`.
+        forward: (q, k, v, scoring, tiling) -> (out [B, T, H, D], lse [B, H, T]). out has q's dtype or, if `backward` needs the
+            digits that rounding loses, the logits' dtype or `Halves`. lse is the log-normaliser of the row, `HIDDEN` if the row
+            sees no key (its output is then 0). Both are NaN where `attention` requires it; see `scoring.mask_nonfinite`.
+        backward: (residuals, d_out, tiling) -> `Gradients`, from `Residuals` and the cotangent of their `out`.
+        refuses: (q, k, v, scoring) -> the reason why this backend does not support the call, or None.
+        rowwise: whether it computes whole rows of logits, which `Scoring.rowwise` needs. Its masks then include sink tokens.
+        own_width: whether values may be wider or narrower than keys; otherwise both are padded to the larger width.
+        plain: whether JAX itself differentiates `forward`, in every mode and to any order.
+        scales: whether scaling the logits costs nothing. Queries are then not scaled beforehand; see `_fold_scale`.
+        alone: `forward` for calls without gradients, whose out has q's dtype only; None: `forward`.
     """
 
     forward: Callable
@@ -75,7 +75,7 @@ class Backend:
     alone: Callable | None = None
 
     def reason(self, q: Array, k: Array, v: Array, scoring: Scoring) -> str | None:
-        """The reason why this backend cannot do it, or None."""
+        """The reason why this backend does not support the call, or None."""
         if not self.plain and not all(isinstance(size, int) for size in (*q.shape[1:], *k.shape[1:])):
             return f"symbolic sizes, but for that of a batch, have no blocks; take 'reference': {q.shape}, {k.shape}"
         if scoring.rowwise is not None and not self.rowwise:
@@ -89,12 +89,12 @@ def _nothing_refused(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
 
 
 def _imported(module: str, name: str) -> Callable:
-    """A function of a module that is imported at its first use, since the compiler it writes for is slow to import."""
+    """A function of a module that is imported at first use, because the compiler of its kernels is slow to import."""
     return lambda *arguments, **options: getattr(importlib.import_module(module), name)(*arguments, **options)
 
 
 def _kernels(module: str, twin: Callable = rows.forward, *, scales: bool = False) -> Backend:
-    """The backend of a module of kernels, whose forward pass has the derivatives of its twin."""
+    """The backend of a module of kernels. Its forward pass has the derivatives of `twin`."""
     forward = _imported(module, "forward")
     passes = differentiable(forward, _imported(module, "backward"), twin)
     alone = functools.partial(forward, alone=True)
@@ -102,15 +102,15 @@ def _kernels(module: str, twin: Callable = rows.forward, *, scales: bool = False
 
 
 def _rows_in_halves(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> tuple[Halves, Array]:
-    """The forward pass of `rows` with its output as the kernels for GPUs give theirs."""
+    """The forward pass of `rows`, whose output is in `Halves`, like that of the GPU kernels."""
     out, lse = rows.forward(q, k, v, scoring, tiling)
     return Halves.of(out.astype(lse.dtype), q.dtype), lse
 
 
 def _or_else(kernels: Backend, fits: Callable, other: Backend) -> Backend:
-    """The kernels where `fits(q, scoring)`, an array [] where only the positions say it, and elsewhere the other backend.
+    """The kernels if `fits(q, scoring)`, otherwise the other backend.
 
-    Both give their output in the same type.
+    `fits` returns an array [] where the answer depends on the positions. Both backends return outputs of the same type.
     """
 
     def either(fit: bool | Array, first: Callable, second: Callable, *operands: Any) -> Any:
@@ -161,7 +161,7 @@ BACKENDS: dict[str, Backend] = {
         _ROWS,
     ),
 }
-"""The implementations by the names that `backend` takes."""
+"""The backends by the names that `attention(backend=...)` takes."""
 
 DEFAULT = Tiling()
 
@@ -169,9 +169,9 @@ NATIVE = {"tpu": ("pallas_tpu",), "gpu": ("pallas_gpu", "cudnn")}
 """The backends made for each platform, the best first."""
 
 EVERYWHERE = ("chunked", "rows", "reference")
-"""The backends that run on all of them: "auto" is the first of these that can do it where a platform's own cannot.
+"""The backends that run on every platform. "auto" is the first of these that supports the call if no native backend does.
 
-A GPU leaves out the first, whose small tiles would be launched one by one.
+GPUs skip the first one, because its small tiles would be launched one by one.
 """
 
 COST = {
@@ -180,7 +180,7 @@ COST = {
     "rows": "all logits of many rows at a time in memory, the hidden ones too",
     "reference": "all logits in memory",
 }
-"""The words of the announcement for each of these."""
+"""The cost of each of these backends, for the log."""
 
 
 @overload
@@ -230,35 +230,35 @@ def attention(
 
         out_i = sum_j softmax_j(temperature_i * (scale * q_i . k_j + bias(u_i, u_j))) v_j,   j visible from i
 
-    A row that sees no key gives 0. Gradients flow to q, k, v, the bias's parameters, the temperature, the coordinates and
-    the logits of sinks. Logits and softmax are float32 (float64 for float64 inputs); the output has q's dtype.
+    The output of a row that sees no key is 0. Gradients flow to q, k, v, the bias's parameters, the temperature, the
+    coordinates and the sink logits. Logits and softmax are float32 (float64 for float64 inputs); the output has q's dtype.
 
-    Every backend has gradients of gradients, and derivatives of gradients along a direction; those of kernels are taken of
-    the backend "rows". Forward mode alone (`jax.jvp` of attention itself) is the backend "reference"'s.
+    Every backend supports second-order gradients and directional derivatives of gradients; kernel backends compute them with
+    "rows". Only the backend "reference" supports forward mode on its own (`jax.jvp` of attention itself).
 
-    A row is NaN where anything that it sees is: its query or temperature, a key, a number of a value or of the bias between
-    them. What it does not see never makes it NaN. A value that holds an infinity counts as NaN. Gradients promise less: NaN
-    in gives NaN out, and may reach those of all that lies in one row of the batch, or of parameters.
+    A row is NaN if anything that it sees is NaN: its query or temperature, or a key, a value or the bias between them. What it
+    does not see never makes it NaN. A value that contains an infinity counts as NaN. Gradients guarantee less: NaN inputs give
+    NaN gradients, which may spread to everything in the same row of the batch, and to parameters.
 
     Args:
         q: queries of H heads, bfloat16, float16, float32 or float64.
-        k, v: keys and values of K heads; K divides H, and head h reads key head h // (H // K). Values may have a width of their
-            own; kernels compute with the larger of both.
+        k, v: keys and values of K heads; K divides H, and head h reads key head h // (H // K). Values may be wider or narrower
+            than keys; kernels compute with the larger width.
         scoring: bias, temperature, tokens, mask, soft cap, sinks and dropout.
-        backend: a name in `BACKENDS`, or one like them, such as `ring` makes; "auto": the machine's own where it can do this,
-            else the first of `EVERYWHERE` that can.
-        tiling: what is left out, and the size of tiles; the backend "reference" leaves nothing out.
-        return_lse: whether the logarithms of the rows' normalisers are wanted as well. They have gradients. With them parts
-            of a text are merged, a sink takes its share of a row, or a loss keeps logits small.
+        backend: a name in `BACKENDS`, or another `Backend`, such as `ring` makes. "auto": the platform's native backend if it
+            supports the call, otherwise the first of `EVERYWHERE` that does.
+        tiling: which tiles are skipped, and the tile size; the backend "reference" skips nothing.
+        return_lse: whether to return the log-normaliser of each row as well. It has gradients. Use it to merge attention to
+            parts of a sequence, to add an attention sink, or in a loss that keeps logits small.
 
     Returns:
-        The output, [B, T, H, E] in q's dtype; with `return_lse` (output, lse), lse [B, H, T] in the logits' dtype, -1e30 where
-        a row sees nothing.
+        The output, [B, T, H, E] in q's dtype; with `return_lse` (output, lse), lse [B, H, T] in the logits' dtype, -1e30 if
+        a row sees no key.
 
     Raises:
-        ValueError: shapes or dtypes do not fit together; the message holds them.
-        TypeError: something else than an array, a `Tiling` or a class that `biases.bias` made.
-        Unsupported: the named backend cannot do it, or there is none of that name.
+        ValueError: shapes or dtypes do not match; the message contains them.
+        TypeError: an argument is not an array, a `Tiling` or an instance of a class decorated with `biases.bias`.
+        Unsupported: the named backend does not support the call, or no backend has that name.
 
     Source: BAM definition 1 and theorem 1.
     """
@@ -278,7 +278,7 @@ def attention(
         drops = scoring.dropout.per_head(q.shape[0], q.shape[2]) if scoring.dropout.rate else None
         scoring = dataclasses.replace(scoring, dropout=drops)
     scoring = _narrowed(scoring, jnp.promote_types(q.dtype, jnp.float32))
-    if chosen.scales:  # one of its own: q may be widened
+    if chosen.scales:  # set here, because q may be widened later
         scoring = dataclasses.replace(scoring, scale=scoring.content(q.shape[-1]).scale)
     else:
         q, scoring = _fold_scale(q, scoring)
@@ -292,7 +292,7 @@ def attention(
 
 
 def _blind(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
-    """Attention to no key."""
+    """Attention without any key."""
     lse = jnp.full((q.shape[0], q.shape[2], q.shape[1]), HIDDEN, jnp.promote_types(q.dtype, jnp.float32))
     return jnp.zeros((*q.shape[:3], v.shape[-1]), q.dtype), lse
 
@@ -304,12 +304,12 @@ def _plain(backend: Backend, tiling: Tiling, q: Array, k: Array, v: Array, scori
 
 
 def _named[Output: (Array, Halves)](out: Output, lse: Array) -> tuple[Output, Array]:
-    """Both results under names: a policy of `jax.checkpoint` that saves them computes nothing of the forward pass again."""
+    """Name both results: a `jax.checkpoint` policy that saves them recomputes nothing of the forward pass."""
     return jax.tree.map(lambda x: checkpoint_name(x, "attention_out"), out), checkpoint_name(lse, "attention_lse")
 
 
 def _narrowed(scoring: Scoring, dtype: jnp.dtype) -> Scoring:
-    """The scoring with nothing wider than the logits, as parameters are in 64-bit mode unless their type is given."""
+    """The scoring with no array wider than the logits. In 64-bit mode, parameters are wider by default."""
 
     def narrowed(x: Any) -> Any:
         own = jnp.result_type(x)
@@ -320,13 +320,13 @@ def _narrowed(scoring: Scoring, dtype: jnp.dtype) -> Scoring:
 
 
 def _fold_scale(q: Array, scoring: Scoring) -> tuple[Array, Scoring]:
-    """The queries times the power of two in the scale, and the scoring with what is left of it, from 1 to 2.
+    """Multiply the queries by the scale's power of two, and leave the remaining factor, from 1 to 2, in the scoring.
 
-    A power of two rounds nothing, and multiplies each query once. The rest multiplies each logit, in float32. Heads that are
-    16, 64 or 256 wide leave no rest. Float16 has not the range: small queries would lose digits, and the gradient of those
-    that are multiplied, which is larger than that of q, would overflow. There all is left.
+    Multiplying by a power of two does not round, and happens once per query. The remaining factor multiplies each logit, in
+    float32; it is 1 for heads that are 16, 64 or 256 wide. Float16 lacks the range: small queries would lose digits, and the
+    gradient of the scaled queries, which is larger than that of q, would overflow. There the whole scale stays in the scoring.
     """
-    if scoring.rowwise is not None:  # which may read the queries
+    if scoring.rowwise is not None:  # it may read the queries
         return q, scoring
     scale = scoring.content(q.shape[-1]).scale
     power = 1.0 if q.dtype == jnp.float16 else 2.0 ** (math.frexp(scale)[1] - 1)
@@ -358,13 +358,13 @@ def _backward(backend: Backend, tiling: Tiling, residuals: Residuals, cotangents
 
 _attention.defvjp(_forward, _backward, symbolic_zeros=True)
 
-# A call outside of jit is compiled once, where its loops would be compiled anew each time; one inside is as it was. And jax
-# differentiates `_attention` inside a shard_map that is not jitted only where it is jitted itself.
+# Outside of jit, this compiles a call once; its loops would otherwise be compiled at every call. Inside jit, it changes nothing.
+# Inside a shard_map that is not jitted, JAX differentiates `_attention` only if `_attention` itself is jitted.
 _compiled = jax.jit(_attention, static_argnums=(0, 1), inline=True)
 
 
 def choose(q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring) -> str:
-    """The backend "auto": this machine's best that does not refuse, else one that runs everywhere."""
+    """The backend "auto": the best native backend that supports the call, otherwise one that runs everywhere."""
     machine, reasons = platform(), []
     others = EVERYWHERE[1:] if machine == "gpu" else EVERYWHERE
     for name in (*NATIVE.get(machine, ()), *others):

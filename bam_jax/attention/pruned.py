@@ -1,6 +1,6 @@
 """A key-value cache that drops keys with provably negligible attention.
 
-Each local head keeps a rolling buffer of its newest tokens, long-range heads keep everything. Each step bounds the dropped mass
+Each local head keeps a rolling buffer of its newest tokens; long-range heads keep everything. Each step bounds the dropped mass
 from the row's log-normaliser, the largest key norm and the bias bounds. `PrunedCache.missed` flags heads whose bound exceeds
 the tolerance.
 """
@@ -26,20 +26,20 @@ from bam_jax.attention.op import Backend, attention, choose
 from bam_jax.biases.base import Coordinate, head_axes
 
 type Groups = tuple[tuple[tuple[int, ...], int], ...]
-"""Key heads that share a buffer, and the slots of it; 0: they keep every token."""
+"""Key heads that share a buffer, and its number of slots; 0: they keep every token."""
 
-# One query of every head at once. It mixes heads where a number is not finite, which counts as missed anyway.
+# One query of all heads at once. Non-finite numbers spread to other heads, but they count as missed anyway.
 _ONE_TOKEN = Backend(chunked.one_token, chunked.backward, lambda *operands: None, own_width=True)
-_WASTE = 0.1  # of the slots of a layer, at most, so that heads of similar reach are computed together
+_WASTE = 0.1  # largest share of a layer's slots to waste on computing heads of similar reach together
 
 
 def grouped(reach: Sequence[int], slots: int, devices: int = 1) -> Groups:
-    """Groups of key heads with similar reach, because each group costs a call.
+    """Group key heads of similar reach, because each group costs a call.
 
     Args:
         reach: tokens that each key head must keep.
         slots: capacity of a whole cache.
-        devices: number of devices that share the heads of each group, and have equally many.
+        devices: number of devices that share the heads of each group equally.
 
     >>> grouped([100, 120, 5000, 900], 4096)
     (((0, 1), 128), ((3,), 1024), ((2,), 0))
@@ -111,7 +111,7 @@ class RollingCache:
             self._dropped(k, v, new_tokens),
         )
         if new == 1:  # in place: a copy of the keys would cost more than the step
-            # Without the barrier XLA's CPU backend writes once more where it reads, into a copy.
+            # Without the barrier, XLA's CPU backend writes a second time, into a copy, for the read.
             k, v = jax.lax.optimization_barrier((written.k, written.v))
             written = dataclasses.replace(written, k=k, v=v)
             return written, written.k, written.v, written.tokens, written.dropped
@@ -149,7 +149,7 @@ class RollingCache:
 
 
 class Bound(NamedTuple):
-    """What dropped keys may hold.
+    """The mass that dropped keys may hold.
 
     Args:
         tolerance: "exact", or a share of a row's mass, as in `Tiling.skip`.
@@ -174,7 +174,7 @@ def attend_part(
     tiling: Tiling,
     backend: str,
 ) -> tuple[Cache | RollingCache, Float[Array, "B R H E"], Bool[Array, " K"]]:
-    """The part of a cache with the next tokens, attention to it, and for each key head whether it has missed something."""
+    """A part of the cache with the next tokens, attention to it, and for each key head whether it may have missed keys."""
     key_heads = k.shape[2]
     nothing_missed = jnp.zeros(key_heads, bool)
     if isinstance(part, Cache):
@@ -186,7 +186,7 @@ def attend_part(
         return part, jnp.zeros((*q.shape[:3], v.shape[3]), q.dtype), nothing_missed
     scoring = dataclasses.replace(scoring, keys=seen)
     operands = q, seen_k.astype(q.dtype), seen_v.astype(q.dtype), scoring
-    # One token needs most of a buffer: to look for blocks that it does not need would cost more than it saves.
+    # One token needs most of a buffer: searching for blocks to skip would cost more than it saves.
     one_token = dropped is not None and k.shape[1] == 1 and backend == "auto" and choose(*operands) == "chunked"
     chosen = _ONE_TOKEN if one_token and seen_k.dtype == q.dtype == jnp.float32 else backend
     out, lse = attention(*operands, tiling=tiling, backend=chosen, return_lse=True)
@@ -206,10 +206,10 @@ def _misses(
     def of_row(row: Any) -> Array:
         q, lse, queries, keys, temperature = jax.tree.map(lambda x: x[None], row)
         alone = dataclasses.replace(scoring, queries=queries, keys=keys, temperature=temperature)
-        k = jnp.zeros((1, 1, key_heads, q.shape[3]), q.dtype)  # the bounds alone are read
+        k = jnp.zeros((1, 1, key_heads, q.shape[3]), q.dtype)  # only the bounds are read
         return skipping.within_reach(q, k, alone, lse, bound.tolerance, bound.slots)
 
-    # Row by row: in rows of different lengths the same position is near in one and far in another.
+    # Row by row: if rows differ in length, the same position is near in one row and far in another.
     rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (q.shape[0], *x.shape[1:])), of_rows)
     return jax.vmap(of_row)(rows).any(0).reshape(key_heads, -1).any(1)
 
@@ -273,12 +273,12 @@ class PrunedCache:
         backend: str = "auto",
         of_part: OfPart = attend_part,
     ) -> tuple[Float[Array, "B R H E"], "PrunedCache"]:
-        """Attention from the last R of T new tokens to these and to the cache, and the cache with them.
+        """Attention from the last R of T new tokens to these tokens and the cache, and the cache with them appended.
 
         Args:
             q: queries; R may be 0.
-            k, v, scoring: of the new tokens alone.
-            of_part: what computes each part.
+            k, v, scoring: of the new tokens only.
+            of_part: the function that computes each part.
 
         Raises:
             ValueError: the scoring has sink tokens or is row-wise, which need keys that are dropped.
@@ -307,7 +307,7 @@ class PrunedCache:
     def rewound(
         self, length: Int[Array, ""] | int, saved: Any, of_whole: Callable[[Cache, Any], Cache] = Cache.rewound
     ) -> "PrunedCache":
-        """The cache as it was when it held `length` tokens, of which `saved` is what `to_save` gave."""
+        """The cache as it was when it held `length` tokens; `saved` is the value of `to_save` at that time."""
         rolling, last, state = saved
         rolling = iter(rolling)
         parts = tuple(of_whole(part, length) if isinstance(part, Cache) else next(rolling) for part in self.parts)
@@ -324,7 +324,7 @@ type LayerCache = Cache | PrunedCache
 
 
 def _queries_of(heads: Sequence[int], group: int) -> tuple[int, ...]:
-    """The query heads of key heads, each of which has a group of them."""
+    """The query heads of some key heads, `group` for each."""
     return tuple(head * group + n for head in heads for n in range(group))
 
 

@@ -1,4 +1,4 @@
-"""Attention over a text that is cut along a mesh axis: keys travel round the ring of devices, queries stay."""
+"""Attention over a sequence that is sharded along a mesh axis: keys travel around the ring of devices, queries stay."""
 
 import dataclasses
 import functools
@@ -18,17 +18,18 @@ from bam_jax.attention.op import Backend
 
 @functools.cache
 def ring(backend: Backend, axis: str) -> Backend:
-    """The backend for shards of a text along a mesh axis, from one for whole texts; for use inside `jax.shard_map`.
+    """Make a backend for sequences sharded along a mesh axis from one for whole sequences; for use inside `jax.shard_map`.
 
-    Each device holds the queries, keys, values and tokens of its part of the text, any part: positions say which. Keys and
-    values go round with their tokens, each device computes its queries' attention to whichever are there, and the parts
-    are merged by their normalisers. A step whose keys can be shown to hold no mass is not computed; the bytes still travel.
+    Each device holds the queries, keys, values and tokens of any part of the sequence; the positions identify it. Keys and
+    values travel around the ring with their tokens. Each device attends from its queries to the keys that it currently holds,
+    and merges the partial results by their normalisers. A step is skipped if its keys provably hold negligible mass; the keys
+    are still passed on.
 
-    Where parts are runs of one text, the last device of a causal one has all the work: see `zigzag`.
+    If the parts are contiguous, a causal mask gives the last device the most work: see `zigzag`.
 
     Args:
         backend: a value of `BACKENDS`.
-        axis: of the mesh that the text is cut along.
+        axis: the mesh axis that shards the sequence.
 
     Example:
       >>> from bam_jax.attention import BACKENDS, attention
@@ -55,15 +56,15 @@ def ring(backend: Backend, axis: str) -> Backend:
 
 @functools.cache
 def zigzag(backend: Backend, axis: str) -> Backend:
-    """A ring with its work balanced: of 2 n pieces of the text device d computes numbers d and 2 n - 1 - d.
+    """A ring with balanced work: of the 2 n pieces of the sequence, device d computes pieces d and 2 n - 1 - d.
 
-    Under a causal mask each device then has as many pairs to compute as any other. The pieces travel to where they are
-    computed and what is made of them travels back, so that those outside know nothing of it. A mask that is not causal
-    needs no balance, and a part of an odd length has none.
+    Under a causal mask every device then has the same number of pairs to compute. Pieces are sent to the device that computes
+    them and the results are sent back, so nothing changes for callers. A mask that is not causal needs no balancing, and a part
+    of odd length is not balanced.
 
     Args:
-        backend: of `ring`.
-        axis: the mesh axis; device d holds the d-th n-th of the text.
+        backend: one made by `ring`.
+        axis: the mesh axis; device d of n holds the d-th of n equal parts of the sequence.
 
     Source: Brandon et al. 2023, Striped Attention, for the imbalance; the two mirrored pieces are common practice.
     """
@@ -103,13 +104,13 @@ def _deal_scoring(scoring: Scoring, axis: str) -> Scoring:
 
 
 def _owners(size: int) -> tuple[list[int], list[int]]:
-    """For each device the one that computes the first half of its part of the text, and that for the second."""
+    """For each device, the device that computes the first half of its part of the sequence, and the one for the second half."""
     owner = lambda piece: min(piece, 2 * size - 1 - piece)
     return [owner(2 * n) for n in range(size)], [owner(2 * n + 1) for n in range(size)]
 
 
 def _deal(tree: Any, axis: str, at: int) -> Any:
-    """The two pieces of the text that this device computes, in their order, along an axis of each array."""
+    """Receive the two pieces of the sequence that this device computes, in order, along an axis of each array."""
     owners = _owners(jax.lax.axis_size(axis))
     even = jax.lax.axis_index(axis) % 2 == 0  # an even piece is the first half of the part that it came from
 
@@ -125,7 +126,7 @@ def _deal(tree: Any, axis: str, at: int) -> Any:
 
 
 def _take_back(tree: Any, axis: str, at: int) -> Any:
-    """The pieces back where they came from: the opposite of `_deal`."""
+    """Send the pieces back to where they came from: the inverse of `_deal`."""
     owners = _owners(jax.lax.axis_size(axis))
     even = jax.lax.axis_index(axis) % 2 == 0
 
@@ -157,7 +158,7 @@ def _forward(
         other, other_lse = jax.lax.cond(needed, attend, nothing, *block)
         return (block, merge(jnp.stack([out, other]), jnp.stack([lse, other_lse]), axis=0)), None
 
-    # `_needed` looks at keys alone: one that is NaN stands for its value, and is never left out.
+    # `_needed` reads keys only. A key set to NaN because of its value is never skipped.
     k, v = mask_nonfinite(k, v)
     first = (k, v, scoring.keys), attend(k, v, scoring.keys)
     (_, (out, lse)), _ = jax.lax.scan(step, first, length=jax.lax.axis_size(axis) - 1)
@@ -166,12 +167,12 @@ def _forward(
 
 def _backward(backend: Backend, axis: str, residuals: Residuals, d_out: Array, tiling: Tiling) -> Gradients:
     q, k, v, scoring = residuals.q, residuals.k, residuals.v, residuals.scoring
-    # Gradients of many steps are summed, which bfloat16 would round at each.
+    # Gradients are summed over many steps, and bfloat16 would round at each of them.
     wide = functools.partial(jax.tree.map, lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)))
 
     def differentiate(k: Array, v: Array, keys: Tokens) -> tuple[tuple, tuple]:
         """The gradients that stay here, of queries and the bias, and those that travel on, of keys and values."""
-        # With the normaliser of the whole text the gradients of its parts add up to those of the whole.
+        # With the normaliser of the whole sequence, the gradients of its parts add up to the gradients of the whole.
         part = dataclasses.replace(residuals, k=k, v=v, scoring=dataclasses.replace(scoring, keys=keys))
         dq, dk, dv, d_scoring = backend.backward(part, d_out, tiling)
         d_parts = Differentiable.of(d_scoring)
@@ -189,19 +190,19 @@ def _backward(backend: Backend, axis: str, residuals: Residuals, d_out: Array, t
 
     first = ((k, v, scoring.keys), *differentiate(k, v, scoring.keys))
     (_, stays, travels), _ = jax.lax.scan(step, first, length=jax.lax.axis_size(axis) - 1)
-    (dq, d_parts), (dk, dv, d_j) = stays, _pass_on(travels, axis)  # one step more brings them home
+    (dq, d_parts), (dk, dv, d_j) = stays, _pass_on(travels, axis)  # one more step returns them to their device
     narrow = lambda x, like: x.astype(like.dtype)
     d_parts = jax.tree.map(narrow, d_parts._replace(key_coordinate=d_j), Differentiable.of(scoring))
     return Gradients(narrow(dq, q), narrow(dk, k), narrow(dv, v), d_parts.cotangent(scoring))
 
 
 def _pass_on(tree: Any, axis: str) -> Any:
-    """Every array to the next device of the ring, and that of the one before in its place."""
+    """Send every array to the next device of the ring, and receive that of the previous device."""
     size = jax.lax.axis_size(axis)
     return jax.lax.ppermute(tree, axis, [(n, (n + 1) % size) for n in range(size)])
 
 
 def _needed(q: Array, k: Array, scoring: Scoring, keys: Tokens, lse: Array, tiling: Tiling, axis: str) -> Array:
-    """Tell whether any query may find mass among these keys, given the normalisers found so far."""
+    """Whether these keys may hold non-negligible mass for any query, given the normalisers so far."""
     part = dataclasses.replace(scoring, keys=keys)
     return skipping.within_reach(q, k, part, lse, tiling.skip, k.shape[1] * jax.lax.axis_size(axis)).any()

@@ -50,7 +50,7 @@ ELSEWHERE = {
     "enable_gqa": "k and v may have fewer heads than q as they are",
     "score_mod": "give a bias: a class under @biases.bias with __call__(self, i, j)",
 }
-"""Arguments that other functions of this kind have, and what stands for them here."""
+"""Arguments of similar functions in other libraries, and what to give here instead."""
 
 AXES = {
     "positions": "BS",
@@ -62,9 +62,9 @@ AXES = {
     "temperature": "BHT",
     "sink_logits": "H",
 }
-"""Arguments that are arrays, and their axes: rows, heads, queries T, keys S."""
+"""Array arguments and their axes: batch rows B, heads H, queries T, keys S."""
 FLOATS = ("temperature", "sink_logits")
-"""The arrays that hold floats; the others number tokens."""
+"""The arrays of floats; the others hold positions or document numbers."""
 
 
 def attend(
@@ -93,34 +93,34 @@ def attend(
     tiling: Tiling = DEFAULT,
     **others: Any,
 ) -> Any:
-    """Softmax attention with a positional bias, without the words of `Scoring`.
+    """Softmax attention with a positional bias, without building a `Scoring`.
 
         out_i = sum_j softmax_j(temperature_i * (scale * q_i . k_j + bias(i, j))) v_j,   j visible from i
 
-    Without positions keys stand at 0, 1, ... S - 1 and causal queries are the last T of them, as a cache has it. Fewer or more
-    queries than keys with causal=False may as well be a decoder's that reads an encoder's keys: there query_positions say
-    which, unless nothing depends on them. A `Scoring` says the same to `attention`, and takes coordinates other than
-    positions, such as CABLE's running sums.
+    Without positions, keys have the positions 0, 1, ... S - 1, and causal queries are the last T of these tokens, as with a
+    cache. If causal=False and T differs from S, the queries could also be a decoder's that reads an encoder's keys. Then
+    query_positions are required, unless nothing depends on them. For coordinates other than positions, such as CABLE's running
+    sums, build a `Scoring` and call `attention`.
 
     Args:
         q, k, v: as in `attention`, or without the batch axis.
-        bias: of `bam_jax.biases`, with parameters [H] or [H, n]; None: none.
+        bias: a bias of `bam_jax.biases`, with parameters [H] or [H, n]; None: no bias.
         causal, window, sink_tokens: see `Mask`.
         positions: of the keys, [S] or [B, S].
-        segments: numbers of the keys' documents, from 1, ascending; 0 or less pads. A query sees its own document.
-        query_positions, query_segments: of the queries, [T] or [B, T]; None: the last T of the keys', if causal or T = S.
-        sees_from, sees_to: the lowest and the highest position that each query sees, [T] or [B, T]; see `Tokens`.
+        segments: document numbers of the keys, from 1, ascending; 0 or less is padding. A query sees only its own document.
+        query_positions, query_segments: those of the queries, [T] or [B, T]; None: the last T of the keys', if causal or T = S.
+        sees_from, sees_to: the lowest and highest position that each query sees, [T] or [B, T]; see `Tokens`.
         sink_logits, temperature, scale, soft_cap: see `Scoring`.
         dropout_rate, dropout_seed: see `Dropout`; a rate above 0 needs a seed.
         return_lse, backend, tiling: as in `attention`.
-        others: none; those that `jax.nn.dot_product_attention` has are named with what stands for them.
+        others: none. The error for an argument of `jax.nn.dot_product_attention` names its equivalent here.
 
     Returns:
-        As `attention`, in q's shape.
+        As `attention`; without the batch axis if q has none.
 
     Raises:
-        ValueError: as in `attention`, or queries of which nothing says at which positions or in which documents they stand,
-            or queries' documents without those of the keys.
+        ValueError: as in `attention`; or the queries' positions or documents are neither given nor implied; or
+            query_segments are given without segments.
         TypeError: an unknown argument.
 
     >>> import jax.numpy as jnp
@@ -153,7 +153,7 @@ def attend(
 
 
 def _refuse(others: dict[str, Any]) -> None:
-    """Name an argument that is not there, with what stands for it."""
+    """For an unknown argument, raise a TypeError that names what to give instead."""
     for name in others:
         near = difflib.get_close_matches(name, inspect.signature(attend).parameters, n=1)
         remedy = f"; {ELSEWHERE[name]}" if name in ELSEWHERE else f"; did you mean {near[0]!r}?" if near else ""
@@ -161,7 +161,7 @@ def _refuse(others: dict[str, Any]) -> None:
 
 
 def _checked(bias: Any) -> Bias:
-    """The bias, or a TypeError with what is meant instead."""
+    """The bias, or a TypeError that names what to give instead."""
     if isinstance(bias, Bias):
         return bias
     remedy = "a formula of your own is a class under @biases.bias with __call__(self, i, j)"
@@ -173,7 +173,7 @@ def _checked(bias: Any) -> Bias:
 
 
 def _check_arrays(arguments: dict[str, Any]) -> None:
-    """See that arrays are where arrays are due, with numbers of their kinds, one for each head and token."""
+    """Check that array arguments are arrays of the right dtype, with one number for each head and token."""
     q, k, v = (arguments[name] for name in "qkv")
     others = {name: arguments[name] for name in AXES if arguments[name] is not None}
     for name, x in {"q": q, "k": k, "v": v, **others}.items():
@@ -183,9 +183,9 @@ def _check_arrays(arguments: dict[str, Any]) -> None:
         if name in (*"qkv", *FLOATS):
             if not jnp.issubdtype(x.dtype, jnp.floating):
                 raise ValueError(f"attend: {name} must hold floats, not {x.dtype}; give {name}.astype(jnp.float32)")
-        elif x.dtype == bool and name.endswith("segments"):  # rows with pads
+        elif x.dtype == bool and name.endswith("segments"):  # rows with padding
             continue
-        # Other integers wrap where they are compared with -1 or with an empty slot's position.
+        # Other integers wrap around when compared with -1 or with an empty slot's position.
         elif not (jnp.issubdtype(x.dtype, jnp.signedinteger) and x.dtype.itemsize >= 4):
             raise ValueError(f"attend: {name} must hold int32 or int64, not {x.dtype}; give {name}.astype(jnp.int32)")
         else:
@@ -199,7 +199,7 @@ def _check_arrays(arguments: dict[str, Any]) -> None:
 
 
 def _check_shape(name: str, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
-    """See that an array has its axes; that of rows may have length one, and numbers of tokens may lack it."""
+    """Check the axes of an array. The batch axis may have length one, and integer arrays may lack it."""
     axes = AXES[name]
     full = (1, *shape) if name not in FLOATS and len(shape) == 1 else shape
     alike = [n == sizes[axis] or (axis, n) == ("B", 1) for axis, n in zip(axes, full, strict=False)]
@@ -210,7 +210,7 @@ def _check_shape(name: str, shape: tuple[int, ...], sizes: dict[str, int]) -> No
 
 
 def _check_numbers(**options: Any) -> None:
-    """See that options are numbers of Python's."""
+    """Check that options are Python numbers."""
     for name, x in options.items():
         if x is not None and not (is_finite(x) and (x > 0 or name == "scale")):
             which = "a finite number" if name == "scale" else "a finite number above 0"
@@ -240,7 +240,7 @@ def _sides(
 
 
 def _check_cross(length: int, slots: int, position: Any, segment: Any, query_position: Any, query_segment: Any) -> None:
-    """Refuse queries that may be the last tokens of the keys' text, or tokens of another text: the two differ silently."""
+    """Reject queries that could belong to the keys' text or to another one: the results would silently differ."""
     both = f"attend: {length} queries of {slots} keys with causal=False"
     if query_position is None:
         last = f"jnp.arange({slots - length}, {slots})" if position is None else f"positions[..., -{length}:]"
@@ -253,5 +253,5 @@ def _check_cross(length: int, slots: int, position: Any, segment: Any, query_pos
 
 
 def _documents(segment: Any, otherwise: Array | None = None) -> Array | None:
-    """The numbers of documents with a batch axis; whatever is below 1 pads and becomes 0."""
+    """Document numbers with a batch axis; numbers below 1 are padding and become 0."""
     return otherwise if segment is None else jnp.maximum(jnp.atleast_2d(segment), 0)

@@ -1,8 +1,8 @@
 """Positional biases as scalar formulas of two coordinates.
 
-Each bias is a small frozen pytree: its leaves are parameters per head, its call is the formula for one head, elementwise in
-broadcastable coordinates `i` (query side) and `j` (key side). Nothing here knows of tensors, batches or kernels; `table`
-spreads a formula over heads, queries and keys.
+Each bias is a small frozen pytree. Its leaves are parameters per head, and a call evaluates the formula for one head, elementwise
+in broadcastable coordinates `i` (query side) and `j` (key side). Nothing here depends on tensors, batches or kernels; `table`
+evaluates a formula for all heads, queries and keys.
 
 >>> import jax.numpy as jnp
 >>> from bam_jax import biases

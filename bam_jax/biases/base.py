@@ -1,4 +1,4 @@
-"""The interface of a bias, and the table over heads, queries and keys that a formula for one head becomes."""
+"""The interface of a bias, and `table`, which evaluates its formula for all heads, queries and keys."""
 
 import dataclasses
 import functools
@@ -18,15 +18,15 @@ type Range = tuple[Any, Any]
 class Bias:
     """A positional bias: parameters of one or all heads, and the formula `bias(i, j)` of one head.
 
-    Subclasses are decorated with `bias`. `__call__` takes scalar parameters (or vectors, for tables and small networks) in
-    the fields and coordinates of any broadcastable shapes, and returns the bias in nats, finite for finite coordinates. It
-    is built of exp, log, abs, min, max, where and arithmetic only, so that every kernel compiler accepts it.
+    Decorate subclasses with `bias`. In `__call__`, fields are scalar parameters (or vectors, for tables and small networks), and
+    coordinates have any broadcastable shapes. It returns the bias in nats, finite for finite coordinates. Use only exp, log,
+    abs, min, max, where and arithmetic, so that every kernel compiler accepts the formula.
 
-    A coordinate that is a position comes as float32, which rounds it from 2^24 on. A `Relative` bias has exact offsets there.
+    Positions are passed as float32, which rounds them from 2^24 on. The offsets of a `Relative` bias are exact there, too.
 
     Class attributes:
-        splits_positions: whether positions come as pairs (high, low) that add up: `difference` of two pairs is exact, for a
-            formula that takes offsets and positions themselves. It then takes plain numbers, too.
+        splits_positions: whether positions are passed as pairs (high, low) that add up to the position, for a formula that needs
+            both offsets and positions: `difference` of two pairs is exact. The formula must accept plain numbers, too.
     """
 
     splits_positions: ClassVar[bool] = False
@@ -36,14 +36,14 @@ class Bias:
         raise NotImplementedError(f"{type(self).__name__} has no formula: define __call__(self, i, j)")
 
     def query_coordinate(self, position: Coordinate, own: Coordinate) -> Coordinate:
-        """What the formula takes as `i`, from the query's position and the coordinate that it brings (None: none)."""
+        """The coordinate `i` of the formula, from the query's position and the query's own coordinate (None: it has none)."""
         return position if own is None else own
 
     def cotangents(self, i: Coordinate, j: Coordinate, d_bias: Array) -> tuple["Bias", Coordinate, Coordinate]:
         """Cotangents of the parameters and of both coordinates from that of the bias, each summed to its own shape.
 
-        Kernels call it on their tiles. A bias may override it where a closed form is cheaper than `jax.vjp`. Where a relative
-        bias comes in strips, and on CPUs, `jax.vjp` differentiates the formula all the same.
+        Kernels call it on their tiles. A bias may override it if a closed form is cheaper than `jax.vjp`. For relative biases
+        in strips, and on CPUs, the formula is differentiated by `jax.vjp` even so.
         """
         _, vjp = jax.vjp(lambda bias, i, j: bias(i, j), self, i, j)
         return vjp(d_bias)
@@ -51,24 +51,24 @@ class Bias:
     def bounds(self, i: Range, j: Range) -> tuple[Array, Array] | None:
         """Smallest and largest bias between any query in the range `i` and any key in the range `j`; None: not known.
 
-        With it attention leaves out tiles whose mass is provably negligible. The bounds must hold; they need not be tight.
+        Attention uses the bounds to skip tiles whose mass is provably negligible. They must hold, but need not be tight.
         """
         return None
 
     @property
     def zero_from(self) -> int | None:
-        """The distance in tokens from which on the bias is 0 whatever its parameters are; None: there is none."""
+        """The distance in tokens from which on the bias is 0 for any parameters; None: there is no such distance."""
         return None
 
     def by_offset(self) -> "Relative | None":
-        """The bias as a function of the offset in tokens, for what counts keys by it; None: the offset does not tell it."""
+        """The bias as a function of the offset in tokens, used to count keys that matter; None: it is no such function."""
         return None
 
 
 class Relative(Bias):
     """A bias of the offset alone: bias(i, j) = bias(0, j - i).
 
-    Where positions follow one another, attention evaluates it once for each offset of a tile, not for each pair.
+    Where positions are contiguous, attention evaluates it once for each offset of a tile, not for each pair.
     """
 
     def by_offset(self) -> "Relative":
@@ -80,7 +80,7 @@ class Monotone(Relative):
     """A bias that only falls, or only rises, with the distance between the key and a centre near the query."""
 
     def centre(self) -> Any:
-        """The place where the distance is 0, in tokens after the query."""
+        """The offset from the query at which the distance is 0, in tokens."""
         return 0.0
 
     def bounds(self, i: Range, j: Range) -> tuple[Array, Array]:
@@ -113,13 +113,13 @@ def bias[T: type](cls: T) -> T:
     jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
     scalars = [x.name for x in dataclasses.fields(cls) if getattr(x.type, "dim_str", "") == "*H"]
     formula = cls.__call__
-    if not issubclass(cls, Bias):  # what is rowwise has all heads
+    if not issubclass(cls, Bias):  # a row-wise method has all heads
         return cls
 
     @functools.wraps(formula)
     def of_one_head(self: Any, i: Coordinate, j: Coordinate) -> Array:
         heads = [jnp.shape(getattr(self, name)) for name in scalars]
-        # Kernels spread a parameter over a tile, of two axes; with one axis it is that of heads.
+        # In kernels, parameters are broadcast to the two axes of a tile; a single axis is that of heads.
         if any(len(x) == 1 < x[0] for x in heads) and any(jnp.ndim(x) > 1 for x in jax.tree.leaves((i, j))):
             raise ValueError(
                 f"the formula of {cls.__name__} is that of one head, and its parameters are those of {max(heads)[0]}: "
@@ -142,12 +142,12 @@ def static(default: Any = dataclasses.MISSING) -> Any:
 
 
 def difference(i: tuple[Array, Array], j: tuple[Array, Array]) -> Array:
-    """The difference of two numbers that come as pairs (high, low): high from high, and low from low."""
+    """The difference of two numbers given as pairs (high, low), computed separately for high and low."""
     return (i[0] - j[0]) + (i[1] - j[1])
 
 
 def sum_to(x: Array, like: Array) -> Array:
-    """The sum of x over the axes along which `like` has length one, or lacks."""
+    """The sum of x over the axes that `like` lacks, or along which it has length one."""
     shape = jnp.shape(like)
     x = x.sum(tuple(range(x.ndim - len(shape))))
     axes = tuple(axis for axis, size in enumerate(shape) if size == 1 < x.shape[axis])
@@ -155,17 +155,17 @@ def sum_to(x: Array, like: Array) -> Array:
 
 
 def trial(bias: Bias, of_queries: Coordinate, of_keys: Coordinate) -> jax.ShapeDtypeStruct:
-    """The shape and dtype of a bias between 2 queries and 3 keys of zeros: a formula is tried without computing anything.
+    """The shape and dtype of a bias between 2 queries and 3 keys, which tests a formula without computing anything.
 
     Args:
         bias: as for `table`.
-        of_queries, of_keys: coordinates, of which only the structure counts; None: the position.
+        of_queries, of_keys: coordinates, of which only the structure matters; None: the position.
 
     Raises:
         Exception: any that the formula raises.
     """
 
-    # NumPy refuses the second row of an array that has one, where JAX takes the first again.
+    # NumPy raises an error for the second row of an array with one row, whereas JAX returns the first row.
     two, three = (np.zeros((1, 1, count), np.float32) for count in (2, 3))
     i = bias.query_coordinate(two, jax.tree.map(lambda _: two, of_queries))
     j = three if of_keys is None else jax.tree.map(lambda _: three, of_keys)
@@ -175,7 +175,7 @@ def trial(bias: Bias, of_queries: Coordinate, of_keys: Coordinate) -> jax.ShapeD
 
 
 def compares_pairs(shape: tuple[int, ...]) -> bool:
-    """True for the shape that `trial` finds of a formula that is right, [1, #H, #T, #S] of 2 queries and 3 keys."""
+    """True if a shape found by `trial` is valid: [1, #H, #T, #S] for 2 queries and 3 keys."""
     return len(shape) == 4 and shape[0] == 1 and shape[2] in (1, 2) and shape[3] in (1, 3)
 
 
@@ -205,7 +205,7 @@ def table(bias: Bias, i: Coordinate, j: Coordinate) -> Float[Array, "#B #H T S"]
         [#B, #H, T, S] in nats; an axis that nothing depends on has length 1.
 
     Raises:
-        ValueError: a coordinate has other axes, or the formula gives something else than a number for each pair.
+        ValueError: a coordinate has other axes, or the formula does not return a number for each pair.
     """
     for name, x in [(name, x) for name, of in (("i", i), ("j", j)) for x in jax.tree.leaves(of)]:
         if jnp.ndim(x) != 3:

@@ -1,7 +1,7 @@
-"""Biases of learned coordinates: running sums along the text, made by `encodings.context_aware`.
+"""Biases of learned coordinates: running sums along the text, computed by `encodings.context_aware`.
 
-A running sum comes as a pair (high, low) whose sum is its value: at 500k tokens it is near 3e5, where one float32 has a
-spacing of 0.03 and the difference between neighbours would be lost.
+A running sum is passed as a pair (high, low) that adds up to its value. At 500k tokens the value is near 3e5, where float32
+numbers are 0.03 apart and the difference between neighbours would be lost.
 """
 
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ class Difference(Bias):
 
         b(i, j) = c_i - c_j,   or -abs(c_i - c_j), the symmetric form for encoders
 
-    Coordinates: (c, low), c in nats; it falls along the text, so that keys before the query are penalised.
+    Coordinates: (c, low), c in nats; c falls along the text, so keys before the query are penalised.
 
     Args:
         symmetric: whether keys after the query are penalised like those before it.
@@ -61,7 +61,7 @@ class Difference(Bias):
 
 @bias
 class CABLE(Bias):
-    """CABLE: the distance between two tokens is what the text between them weighs, times the query's own weight.
+    """CABLE: the distance between two tokens is the sum of learned steps between them, times the query's own weight.
 
         b(i, j) = -g_i * abs(S_i - S_j),   S = cumsum(relu(x w)),   g = softplus(x w')
 
@@ -128,11 +128,11 @@ class GatedDistance(Bias):
 
 @bias
 class ContextualGaussian(Bias):
-    """BAM's generalised Gaussian over what the text between two tokens weighs, in place of their number.
+    """BAM's generalised Gaussian over the sum of learned steps between two tokens, in place of their distance in tokens.
 
         b(i, j) = -exp(log_scale) * (abs(S_i - S_j) + eps) ** shape,   S = cumsum(step),   eps = 1e-5
 
-    capped at -exp(CAP), as `GeneralisedGaussian`. Coordinates: (S, low).
+    It is capped at -exp(CAP), like `GeneralisedGaussian`. Coordinates: (S, low).
 
     Args:
         shape, log_scale: [H], as there.
@@ -156,5 +156,5 @@ class ContextualGaussian(Bias):
         return jnp.minimum(near, far), jnp.maximum(near, far)
 
     def by_offset(self) -> GeneralisedGaussian:
-        """The prior of a text in which each token steps by 1, as it does before training."""
+        """The prior of a text in which each token's step is 1, as before training."""
         return GeneralisedGaussian(self.shape, self.log_scale, jnp.zeros_like(self.shape))

@@ -1,4 +1,4 @@
-"""Decays of the distance that are sums of simple ones: cosines, powers, a logarithm."""
+"""Biases that decay with the distance: a sum of cosines, a mixture of simple decays, and two example priors."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,19 +9,19 @@ from bam_jax.biases.base import Monotone, Relative, bias, static
 
 @bias
 class Sandwich(Relative):
-    """Sandwich: the inner product of two sinusoidal position vectors, and nothing else of them; it falls like a logarithm.
+    """Sandwich: the inner product of two sinusoidal position vectors, which falls like a logarithm.
 
         b(i, j) = (p_i . p_j - d / 2) / c_h,   p_i . p_j = sum_n cos((i - j) / base ** (2 n / d)),   n = 0 ... d/2 - 1
 
-    Softmax does not see the d / 2; with it the bias of the query's own position is 0. So many cosines are too much for each
-    pair of tokens: no kernel evaluates them; it is given the values of offsets in strips.
+    The d / 2 does not change the softmax; it makes the bias of the query's own position 0. Evaluating so many cosines for each
+    pair of tokens would be too expensive, so kernels read the values of all offsets in strips.
 
     Args:
         compression: [H], c_h = 8 h / H for h = 1 ... H.
-        width: d, numbers of a position vector, even.
+        width: d, the length of a position vector, even.
         base: of the wavelengths.
 
-    Source: Chi et al. 2023 (arXiv 2212.10356), section 6: the cross terms of words and positions are dropped.
+    Source: Chi et al. 2023 (arXiv 2212.10356), section 6, which drops the cross terms of words and positions.
     """
 
     compression: Float[Array, "*H"]
@@ -44,7 +44,7 @@ class AdditiveDecay(Monotone):
         linear, logarithmic, root: [H], a, b and c, not negative.
 
     Source: Vetcha 2026 (arXiv 2601.06113), the additive part of Adaptive Positional Encoding. We read its logarithm as that of
-    1 + d, so that the bias of the query's own position is 0, and leave out the modulated frequencies.
+    1 + d, so that the bias of the query's own position is 0, and omit the modulated frequencies.
     """
 
     linear: Float[Array, "*H"]
@@ -60,7 +60,7 @@ class AdditiveDecay(Monotone):
 
 @bias
 class Gaussian(Monotone):
-    """A Gaussian prior, as one would write a bias of one's own.
+    """A Gaussian prior, an example of a bias of your own.
 
         b(i, j) = -((i - j) / width) ** 2 / 2,   width = exp(log_width) tokens
 
@@ -85,7 +85,7 @@ class StudentT(Monotone):
     Args:
         log_width, log_freedom: [H].
 
-    Source: Student 1908; the second example of a prior of one's own.
+    Source: Student 1908; the second example of a bias of your own.
     """
 
     log_width: Float[Array, "*H"]

@@ -1,4 +1,4 @@
-"""The number of keys that a prior leaves in play, which Scalable Softmax may count in place of all that are visible."""
+"""The effective number of keys under a prior, which Scalable Softmax can count in place of all visible keys."""
 
 import jax
 import jax.numpy as jnp
@@ -8,11 +8,11 @@ from jaxtyping import Array, Float, Int
 from bam_jax.biases.base import Bias, table
 
 EXACT = 64
-"""Distances that are summed one by one; farther ones stand in groups, each a sixteenth as long as it is far."""
+"""Distances that are summed one by one. Larger ones are summed in groups, each a sixteenth as long as its distance."""
 
 
 def _groups() -> np.ndarray:
-    """Counts of keys at which the sum is known, up to the largest that an int32 holds."""
+    """Numbers of keys for which the sum is computed, up to the largest int32."""
     farther = EXACT * (1 + 1 / 16) ** np.arange(1, 286)
     return np.concatenate([np.arange(1, EXACT + 1), np.round(farther)])
 
@@ -25,12 +25,12 @@ def log_effective_keys(bias: Bias, count: Int[Array, "#B T"]) -> Float[Array, "#
 
         N_h(n) = sum_d exp(b_h(d)) / max_d exp(b_h(d)),   d = 0 ... n - 1 tokens back
 
-    N is n for the uniform prior and stays near 1 / (1 - exp(-slope)) for ALiBi's, however long the text. It is a count of
-    the prior, not of the scores: 1 <= N <= n. No gradient flows through it.
+    N is n for the uniform prior, and stays near 1 / (1 - exp(-slope)) for ALiBi, however long the text. It depends on the
+    prior only, not on the scores: 1 <= N <= n. No gradient flows through it.
 
     Args:
-        bias: with parameters [H] or [H, n], a function of the offset or one that has such a form (`Bias.by_offset`).
-        count: of the last visible keys.
+        bias: a function of the offset, or a bias that has such a form (`Bias.by_offset`), with parameters [H] or [H, n].
+        count: number of visible keys, the last ones.
 
     Raises:
         TypeError: the bias has no such form.

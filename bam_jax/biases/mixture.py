@@ -1,4 +1,4 @@
-"""Biases that mix profiles of the offset by numbers of the query."""
+"""Biases that mix profiles of the offset with weights of the query."""
 
 from typing import Any
 
@@ -10,19 +10,19 @@ from bam_jax.biases.base import Bias, Coordinate, Relative, bias, head_axes, sha
 
 @bias
 class Mixture(Bias):
-    """Profiles of the offset, which all heads share and each query mixes by its own weights.
+    """A weighted sum of profiles of the offset. All heads share the profiles; each query has its own weights.
 
         b(i, j) = sum_c r_c(i) f_c(j - i),   c = 1 ... C
 
     A query's coordinate in `Tokens` is the tuple (r_1, ..., r_C), each [#B, #H, T]; keys have none. Attention adds the positions:
-    the formula takes i = (position, (r_1, ..., r_C)) and j, a position. Where positions follow one another, the backends
+    the formula gets i = (position, (r_1, ..., r_C)) and j, a position. Where positions are contiguous, the backends
     "chunked", "pallas_tpu" and "pallas_gpu" compute the biases of a tile of n queries and m keys as one product of the weights
     [n, C] and the profiles at all offsets [C, n + m].
 
     Args:
         profiles: a `Relative` bias with the parameters of C heads; f_c is that of head c.
 
-    Source: ours, of the bias of Inkling; see `encodings.Inkling`.
+    Source: ours, after the bias of Inkling; see `encodings.Inkling`.
     """
 
     profiles: Relative = shared()

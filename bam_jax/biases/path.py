@@ -1,6 +1,6 @@
 """Methods whose logits depend on every token between the key and the query: GRAPE's path integral, PaTH.
 
-What they need of a token travels in its query and its key, which `Encoding.turn` makes wider; see `bam_jax.encodings.path`.
+What they need of each token is stored in its query and key, which `Encoding.turn` widens; see `bam_jax.encodings.path`.
 """
 
 from typing import ClassVar
@@ -77,7 +77,7 @@ class PaTH(Rowwise):
             _filled(x, axis, chunk).reshape(*x.shape[:axis], -1, chunk, *x.shape[axis + 1 :]), axis, 0
         )
         k, matrices = keys[..., :width], keys[..., width:]
-        # A key that is not finite makes its own logit NaN, and leaves those of others alone.
+        # A key that is not finite makes its own logit NaN, and does not affect those of other keys.
         matrices = jnp.where(jnp.isfinite(keys).all(-1, keepdims=True), matrices, 0)
         k, w, beta = (
             chunks(x.swapaxes(1, 2), 2) for x in (k, matrices[..., :-1], matrices[..., -1:])
@@ -87,7 +87,7 @@ class PaTH(Rowwise):
         gram = _dot("nbktd,nbkud->nbktu", w, w)
         system = jnp.eye(chunk, dtype=w.dtype) + jnp.where(later, beta * gram, 0)
         solved = _inverse(system) * beta.swapaxes(3, 4)
-        taken = jnp.where(later.T, _dot("nbkud,nbkjd->nbkuj", w, k), 0)  # of the logit of j by a later u
+        taken = jnp.where(later.T, _dot("nbkud,nbkjd->nbkuj", w, k), 0)  # from the logit of j by a later u
 
         behind = _behind(rows)
         last = jnp.max(jnp.where(behind, jnp.arange(slots), -1), axis=-1, keepdims=True)

@@ -15,8 +15,8 @@ from bam_jax.biases.base import Bias, Coordinate, Monotone, Relative, bias, diff
 CAP = 9.0
 """Largest exponent of a power: a bias is never below -exp(CAP) = -8103 nats.
 
-eps = 1e-5 to a power below about -7.5 overflows float32, and the first row, whose only key is the query itself, becomes NaN.
-The cap stands inside the exponential, since outside it the gradient would still be inf * 0.
+Without a cap, eps = 1e-5 to a power below about -7.5 overflows float32, and the first row, whose only key is the query itself,
+becomes NaN. The cap is inside the exponential; outside, the gradient would still be inf * 0.
 """
 
 _BITS = 1 / math.log(2)  # in a nat
@@ -24,7 +24,7 @@ _BITS = 1 / math.log(2)  # in a nat
 
 @jax.custom_jvp
 def smooth_distance(offset: Array) -> Array:
-    """abs, with the gradient 0 at 0, where JAX has 1."""
+    """abs, with the gradient 0 at 0, where that of JAX is 1."""
     return jnp.abs(offset)
 
 
@@ -40,7 +40,7 @@ def capped_power(log_scale: Any, shape: Any, distance: Array) -> Array:
 
 
 def _exponent(log_scale: Any, shape: Any, distance: Array) -> Array:
-    """log_scale + shape * log(distance) in bits, the unit of what hardware computes."""
+    """log_scale + shape * log(distance) in bits, because hardware computes powers of 2."""
     return log_scale * _BITS + shape * jnp.log2(distance)
 
 
@@ -99,18 +99,18 @@ def alibi_slopes(heads: int) -> np.ndarray:
 
 @bias
 class GeneralisedGaussian(Monotone):
-    """BAM: a generalised Gaussian prior over relative positions; shape 1 is ALiBi, shape 0 is uniform, shape < 0 looks far.
+    """BAM: a generalised Gaussian prior over relative positions; shape 1 is ALiBi, shape 0 is uniform, shape < 0 is long-range.
 
         b(i, j) = -exp(log_scale) * (abs(j - i - mu) + eps) ** shape,   mu = exp(loc) - exp(-loc),   eps = 1e-5
 
-    capped at -exp(CAP); wherever it lies above the cap it is the paper's formula.
+    It is capped at -exp(CAP); above that it is the paper's formula.
 
     Args:
         shape: [H], theta_beta, the exponent beta.
         log_scale: [H], theta_alpha; alpha = exp(-theta_alpha / theta_beta) tokens.
         loc: [H], theta_mu; the mode is mu tokens after the query.
 
-    Source: BAM section 2.3 and appendix C (training code; their plain inference file holds another prior).
+    Source: BAM section 2.3 and appendix C (training code; their plain inference file has another prior).
     """
 
     shape: Float[Array, "*H"]
@@ -126,7 +126,7 @@ class GeneralisedGaussian(Monotone):
         return -capped_power(self.log_scale, self.shape, smooth_distance(j - i - self.centre()) + self.eps)
 
     def cotangents(self, i: Array, j: Array, d_bias: Array) -> tuple["GeneralisedGaussian", Array, Array]:
-        """In closed form, with z = abs(j - i - mu) + eps; all zero above the cap.
+        """In closed form, with z = abs(j - i - mu) + eps; all are zero where the cap applies.
 
         db/dlog_scale = b,   db/dshape = b log z,   db/dj = -db/di = -db/dmu = b shape sign(j - i - mu) / z
         """
@@ -135,7 +135,7 @@ class GeneralisedGaussian(Monotone):
         capped = _exponent(self.log_scale, self.shape, distance) >= CAP * _BITS  # false for NaN, which stays
         fall = jnp.where(
             capped, 0.0, d_bias * capped_power(self.log_scale, self.shape, distance)
-        )  # minus that of log_scale
+        )  # minus the cotangent of log_scale
         d_scale, d_shape = -sum_to(fall, self.log_scale), -sum_to(fall * jnp.log2(distance), self.shape) / _BITS
         d_offset = -fall * self.shape * jnp.sign(offset) / distance
         d_loc = -sum_to(d_offset, self.loc) * (jnp.exp(self.loc) + jnp.exp(-self.loc))
@@ -186,11 +186,11 @@ class KerplePower(Monotone):
 
 @bias
 class FIRE(Bias):
-    """FIRE: a small network of the progress along the query's context, so that every length looks alike.
+    """FIRE: a small network of the distance relative to the query's context, so that all lengths look alike.
 
         b(i, j) = f(psi(abs(i - j)) / psi(max(L, i, j))),   psi(x) = log(c x + 1),   f(x) = w2 . relu(w1 x + b1) + b2
 
-    For j <= i it is the paper's, which divides by psi(max(L, i)); the later of the two is the form for encoders.
+    For j <= i it is the paper's formula, which divides by psi(max(L, i)); max(i, j) in place of i is the form for encoders.
 
     Args:
         w1, b1: [n], the hidden layer, shared by all heads (n = 32 in the paper).
@@ -278,11 +278,11 @@ class T5(Relative):
 
 @bias
 class T5Distance(Relative):
-    """T5 bias as the CABLE paper has it: one learned value per distance, clipped, no logarithmic buckets.
+    """T5 bias as in the CABLE paper: one learned value per distance, clipped, without logarithmic buckets.
 
         b(i, j) = table[min(abs(i - j), K)]
 
-    A lookup, which no kernel evaluates: it is given the values in strips.
+    Kernels do not evaluate this lookup, but read the values in strips.
 
     Args:
         table: [H, K + 1].
@@ -299,11 +299,11 @@ class T5Distance(Relative):
 
 @bias
 class Band(Relative):
-    """One learned value for each distance within a band, and none beyond it.
+    """One learned value for each distance within a band, and 0 beyond it.
 
         b(i, j) = table[abs(i - j)] for abs(i - j) < K, else 0
 
-    Kernels are given the values in strips. Those for TPUs compute no bias where all of a tile lies beyond the band.
+    Kernels read the values in strips. Those for TPUs compute no bias for a tile that lies entirely beyond the band.
 
     Args:
         table: [H, K].

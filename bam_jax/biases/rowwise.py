@@ -1,6 +1,6 @@
 """Methods that need a whole row of scores at once, which a formula of two coordinates cannot express: DAPE V2, CoPE, Shaw's.
 
-They run where rows are at hand: on the backends "reference" and "rows" of attention.
+They run on the attention backends that compute whole rows: "reference" and "rows".
 """
 
 import dataclasses
@@ -18,17 +18,17 @@ from bam_jax.biases.base import bias, shared, static
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Some queries, all their keys, and what attention knows of them before softmax.
+    """Some queries, all their keys, and what attention computes for them before softmax.
 
-    Keys follow one another as their tokens do; a key that is not visible may hold anything.
+    Keys are in the order of their tokens; a key that is not visible may contain anything.
 
     Args:
-        queries, keys: as they came; a key is NaN where its value is not finite.
-        scores: q_i . k_j / sqrt(D) as `scored` makes them, in nats.
+        queries, keys: as passed to attention; a key is NaN if its value is not finite.
+        scores: q_i . k_j / sqrt(D) as computed by `scored`, in nats.
         bias: of the coordinates, in nats.
         visible: whether the query sees the key.
         i, j: positions of the queries and of the keys, in tokens.
-        scored: makes scores of products of queries and keys: their scale, and their soft cap if there is one.
+        scored: converts products of queries and keys to scores: applies the scale, and the soft cap if there is one.
     """
 
     queries: Float[Array, "B T H D"]
@@ -44,10 +44,10 @@ class Rows:
 class Rowwise:
     """A function of whole rows of scores. Subclasses are decorated with `bias`, which makes them pytrees of their parameters.
 
-    It sees its query's own row only, so that rows may come in blocks, and must not let a key that is not visible count.
+    It may use only the row of its query, because rows are computed in blocks, and must ignore keys that are not visible.
 
     Class attributes:
-        mixes_heads: whether a head's logits depend on the others' scores, so that devices cannot share the heads.
+        mixes_heads: whether a head's logits depend on other heads' scores, so that heads cannot be sharded over devices.
     """
 
     mixes_heads: ClassVar[bool] = True
@@ -71,8 +71,8 @@ class DAPE(Rowwise):
         slope: of LeakyReLU below 0.
 
     Source: Zheng et al. 2024 (arXiv 2410.04798), section 3.2 (1 x 3 kernels), and the authors' code for what it leaves open:
-    two convolutions, 32 features, biases, slope 0.01, zeros above the diagonal. Features of keys that are not visible are 0
-    here, too: the code lets the first key after the query have some, which a decoder with a cache would not see.
+    two convolutions, 32 features, biases, slope 0.01, zeros above the diagonal. Here features of keys that are not visible are 0
+    as well. In the authors' code the first key after the query has some, which a decoder with a cache could not compute.
     """
 
     w1: Float[Array, "F 2*H n"] = shared()
@@ -91,9 +91,9 @@ class DAPE(Rowwise):
         return total + jnp.moveaxis(self._along_keys(hidden, self.w2, self.b2, visible), -1, 1)
 
     def _along_keys(self, x: Array, weights: Array, offset: Array, visible: Array) -> Array:
-        """[B, T, S, C] -> [B, T, S, C']: a product with the neighbours side by side, or one with products side by side.
+        """[B, T, S, C] -> [B, T, S, C']: one product with the concatenated neighbours, or a sum of shifted products.
 
-        XLA's convolution says the same. On a CPU it is faster outside of loops, and many times slower where layers are a loop.
+        This equals XLA's convolution. On a CPU, that is faster outside of loops, and many times slower in a loop over layers.
         """
         keys, (made, read, wide) = x.shape[2], weights.shape
         x, before = jnp.where(visible, x, 0), (wide - 1) // 2
@@ -117,18 +117,18 @@ class DAPE(Rowwise):
 
 @bias
 class CoPE(Rowwise):
-    """CoPE: a key's position is the number of tokens from it to the query that the query's gates count.
+    """CoPE: a key's position is the number of tokens from the key to the query, weighted by the query's gates.
 
         logits = s + b + q_i . e[p_ij],   p_ij = min(sum_{k=j..i} sigmoid(s_ik), P - 1),   s_ij = q_i . k_j / sqrt(D)
 
-    and e between two whole numbers is interpolated linearly. Only visible keys are counted.
+    Between two integers, e is interpolated linearly. Only visible keys are counted.
 
     Args:
         embedding: [P, D], e, common to all heads.
-        symmetric: whether keys after the query are counted, too, from the query on: the form for encoders.
+        symmetric: whether keys after the query are counted, too, starting from the query: the form for encoders.
 
-    Source: Golovneva et al. 2024 (arXiv 2405.18719), section 4, and the code there, by which gates see the scores divided by
-    sqrt(D) and e does not; the paper has causal attention only.
+    Source: Golovneva et al. 2024 (arXiv 2405.18719), section 4, and the code there, in which the scores of gates are divided by
+    sqrt(D), but products with e are not; the paper has causal attention only.
     """
 
     embedding: Float[Array, "P D"] = shared()
@@ -160,10 +160,10 @@ class RelativeKeys(Rowwise):
         logits = s + b + q_i . r[clip(j - i, -K, K) + K] / sqrt(D),   s_ij = q_i . k_j / sqrt(D)
 
     Args:
-        vectors: [2 K + 1, D], r, common to all heads; a decoder reads those up to the middle alone.
+        vectors: [2 K + 1, D], r, common to all heads; a decoder uses only those up to the middle.
 
-    Source: Shaw et al. 2018, equations 2 and 4. The vectors added to values are left out: their table 3 finds the same score
-    without.
+    Source: Shaw et al. 2018, equations 2 and 4. The vectors added to values are omitted: the paper's table 3 reports the same
+    score without them.
     """
 
     vectors: Float[Array, "2K+1 D"] = shared()

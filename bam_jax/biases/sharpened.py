@@ -17,11 +17,11 @@ class Sharpened(Rowwise):
 
     @property
     def mixes_heads(self) -> bool:  # type: ignore[override]
-        """Whether the other one does."""
+        """Whether `inner` does."""
         return self.inner is not None and self.inner.mixes_heads
 
     def made(self, rows: Rows) -> Float[Array, "B H T S"]:
-        """The logits of the other one."""
+        """The logits of `inner`."""
         return rows.scores + rows.bias if self.inner is None else self.inner(rows)
 
 
@@ -37,7 +37,7 @@ class Entmax(Sharpened):
     inner: Rowwise | None = shared()
 
     def __call__(self, rows: Rows) -> Float[Array, "B H T S"]:
-        """The logarithms of the weights, which a softmax leaves as they are; see `Rowwise`."""
+        """The logarithms of the weights, which the softmax that follows turns back into the weights; see `Rowwise`."""
         made = self.made(rows)
         top = jnp.max(made, axis=-1, where=rows.visible, initial=-1e30, keepdims=True)
         z = jnp.where(rows.visible, made - jax.lax.stop_gradient(top), -3.0)  # 2 below the maximum all weights are 0
@@ -48,7 +48,7 @@ class Entmax(Sharpened):
 
 @jax.custom_jvp
 def _threshold(z: Float[Array, "*B S"]) -> Float[Array, "*B 1"]:
-    """tau of rows whose maximum is 0, by bisection: the sum of weights falls with it, is at least 1 at -1, and 0 at 0."""
+    """tau of rows whose maximum is 0, by bisection: the sum of weights falls with tau, from at least 1 at -1 to 0 at 0."""
 
     def halve(_: int, state: tuple[Array, Array]) -> tuple[Array, Array]:
         low, step = state
@@ -77,7 +77,7 @@ class AdaptiveTemperature(Sharpened):
         beta(H) = max(-0.037 H^4 + 0.481 H^3 - 2.3 H^2 + 4.917 H - 1.791, 1) where H > 0.5, and 1 elsewhere
 
     The polynomial is above 1 only for H between 0.85 and 5.95. Rows that are spread evenly over more than about 380 keys
-    therefore stay as they are.
+    are therefore unchanged.
 
     Source: Velickovic et al. 2024 (arXiv 2410.01104), section 5, for trained models.
     """

@@ -1,6 +1,6 @@
-"""Positional encodings as Flax modules: names, initialisers and trainability of what `biases` computes.
+"""Positional encodings as Flax modules: names, initialisation and trainability for the formulas in `biases`.
 
-A method of your own is a class (or `learned(SomeBias, parameter=initial value)`), named in a config by its import path.
+An encoding of your own is a class (or `learned(SomeBias, parameter=initial value)`), named in a config by its import path.
 """
 
 from bam_jax.encodings.absolute import Learned, Sinusoidal

@@ -14,8 +14,8 @@ class SinusoidalTable(nnx.Module):
 
         x_t[2 n] += sin(t / base ** (2 n / E)),   x_t[2 n + 1] += cos(t / base ** (2 n / E))
 
-    With odd_cosines the cosine has the exponent (2 n + 1) / E. Vaswani et al. multiply the token embeddings by sqrt(E)
-    before (section 3.4), which nothing does here: where these begin at .02, the waves are 35 times as large.
+    With odd_cosines the cosine has the exponent (2 n + 1) / E. Vaswani et al. first multiply the token embeddings by sqrt(E)
+    (section 3.4), which is not done here: if embeddings start at a scale of 0.02, the waves are 35 times as large.
 
     Source: Vaswani et al. 2017, section 3.5; odd_cosines: the code of BAM's authors.
     """
@@ -37,7 +37,7 @@ class SinusoidalTable(nnx.Module):
 class Sinusoidal(Encoding):
     """Sinusoidal absolute encoding. Source: Vaswani et al. 2017, section 3.5.
 
-    Options: base, 10,000 in both papers; odd_cosines, as the code of BAM's authors has them (see `SinusoidalTable`).
+    Options: base, 10,000 in both papers; odd_cosines, as in the code of BAM's authors (see `SinusoidalTable`).
     """
 
     extrapolates = "no"
@@ -61,7 +61,7 @@ class LearnedTable(nnx.Module):
 
     def __call__(self, x: Float[Array, "B T E"], position: Int[Array, "#B T"]) -> Float[Array, "B T E"]:
         rows = self.embedding[...].at[position].get(mode="clip")
-        # Added before they are narrowed: the gradient of a position, which many rows share, is summed in their dtype.
+        # Added before narrowing: many rows share the gradient of a position, which is then summed in the table's dtype.
         return (x.astype(jnp.promote_types(x.dtype, rows.dtype)) + rows).astype(x.dtype)
 
 

@@ -13,20 +13,20 @@ from bam_jax.biases.base import Coordinate
 from bam_jax.system.errors import UserError, nearest, shown
 
 TOKENS = 2**31 - 1
-"""The most tokens that a position counts, which is an int32. As a position: no token."""
+"""The largest number of tokens, because positions are int32. As a position, it means no token."""
 ROWS = 2**24
-"""The most rows that a table may have."""
+"""The largest number of rows of a table."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Dims:
-    """The facts of a model that an encoding may need.
+    """The properties of a model that an encoding may need.
 
     Args:
         heads: query heads.
         width: of the residual stream.
         context: training context in tokens.
-        causal: whether queries see only what comes before them; else, in an encoder, biases are symmetric (or, T5's,
+        causal: whether queries see only what comes before them. Otherwise, in an encoder, biases are symmetric (T5's is
             bidirectional).
         head_dim: the width of a head; 0: width / heads.
     """
@@ -48,7 +48,7 @@ class Placed(Protocol):
 
     Args:
         position: [#B, T], index of each token in its row or document; `TOKENS`: no token.
-        segment: [#B, T] or None, number of the token's document in a row that packs several, from 1; 0 pads.
+        segment: [#B, T] or None, document number of the token in a packed row, from 1; 0 is padding.
     """
 
     @property
@@ -69,7 +69,7 @@ class Encoding(nnx.Module):
             embeddings (`__call__(x [B, T, E], position [#B, T])`), and whose `limit` is the longest context, or None.
         ssmax_prior: where the authors put the prior when Scalable Softmax is on, "inside" or "outside" its factor.
         window: tokens that a query may see, itself included, or None.
-        extrapolates: what its paper, or those that compare it, report of texts longer than the training context.
+        extrapolates: results beyond the training context in its paper, or in papers that compare it.
     """
 
     embedding: ClassVar[type[nnx.Module] | None] = None
@@ -94,9 +94,8 @@ class Encoding(nnx.Module):
 
         Args:
             x: the layer's normalised input, the same that q, k and v are made of.
-            tokens: their positions and documents. Padding stands in front of a text (position = `TOKENS`), and must not change
-                the state.
-            before: the state after the tokens before these, see `initial_state`. An encoding without one returns it.
+            tokens: their positions and documents. Padding precedes a text (position = `TOKENS`) and must not change the state.
+            before: the state after the preceding tokens; see `initial_state`. An encoding without a state returns `before`.
 
         If only the logits of the last tokens are needed, earlier rows of q are zero. Compute the state from x and k, never
         from q.
@@ -113,13 +112,13 @@ class Encoding(nnx.Module):
     def coordinate(
         self, x: Float[Array, "B T E"], filled: Array, before: Coordinate, axis: str | None = None
     ) -> tuple[Coordinate, Coordinate]:
-        """Coordinates of the layer's input as queries and as keys (CABLE, FoX); None: the token's position.
+        """Coordinates of queries and of keys, computed from the layer's input (CABLE, FoX); None: the token's position.
 
         Args:
             x: the layer's normalised input, the same that q, k and v are made of.
             filled: [#B, T], false where the row is padded.
             before: the key coordinate of the token before the first, [B, #H, 1], when decoding with a cache; else None.
-            axis: of the mesh that the text is cut along, inside `jax.shard_map`: x is then this device's part; else None.
+            axis: the mesh axis that shards the sequence, inside `jax.shard_map`; x is then this device's part. Else None.
         """
         return None, None
 
@@ -128,7 +127,7 @@ class Encoding(nnx.Module):
         return Uniform()
 
     def rowwise(self) -> Rowwise | None:
-        """The function that makes logits of whole rows of scores and biases (DAPE, CoPE); None: their sum."""
+        """The function from whole rows of scores and biases to logits (DAPE, CoPE); None: their sum."""
         return None
 
 
@@ -138,7 +137,7 @@ def wide(x: Array) -> Array:
 
 
 def linear(width: int, out: int, rngs: nnx.Rngs, *, bias: float | None = None) -> nnx.Linear:
-    """A linear map; weights start as normal with a standard deviation of 0.02, the offset at `bias` (None: there is none)."""
+    """A linear map. Weights are initially normal with a standard deviation of 0.02; the bias starts at `bias` (None: no bias)."""
     return nnx.Linear(
         width,
         out,
@@ -175,8 +174,8 @@ def learned(formula: type[Bias], **initial: Any) -> type[Encoding]:
 
     Args:
         formula: a class made by `biases.bias`.
-        initial: for each of its parameters a number, the initial value in every head, or a vector [n] for a parameter [H, n];
-            for one that is `shared()` the initial value itself.
+        initial: the initial value of each parameter: a number for every head, a vector [n] for a parameter [H, n], or the whole
+            value of a `shared()` parameter.
 
     Raises:
         TypeError: the names are not those of the parameters.

@@ -1,4 +1,4 @@
-"""Encodings whose bias compares running sums along the text: CABLE, the Forgetting Transformer, BAM over such a distance."""
+"""Encodings whose bias compares running sums along the text: CABLE, the Forgetting Transformer, and BAM with such distances."""
 
 import functools
 import math
@@ -19,10 +19,10 @@ GATES = {"relu": jax.nn.relu, "softplus": jax.nn.softplus}
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def running_sum(x: Float[Array, "*N T"], axis: str | None = None) -> Sum:
-    """Cumulative sum along the last axis as (high, low), whose sum is exact to about twice the precision.
+    """Cumulative sum along the last axis as a pair (high, low) that adds up to it with about twice the precision.
 
-    A plain float32 sum near 3e5 has a spacing of 0.03, which is what two neighbours differ by. `axis` is that of the mesh
-    that x is cut along, inside `jax.shard_map`: devices exchange the sums of their parts only.
+    Near 3e5, float32 numbers are 0.03 apart, which is as much as the difference between two neighbours. `axis` is the mesh axis
+    that shards x, inside `jax.shard_map`; devices exchange only the sums of their parts.
 
     Source: Knuth's two-sum in a parallel prefix scan.
     """
@@ -56,13 +56,13 @@ def _running_sum_jvp(axis: str | None, primals: tuple, tangents: tuple) -> tuple
 
 
 class RunningSum(Encoding):
-    """The base of an encoding that reads the text: each token adds a step to a running sum, and the bias compares two sums.
+    """The base class of encodings that read the text: each token adds a step to a running sum, and the bias compares two sums.
 
         S = cumsum(step(x)),   b(i, j) = bias(S_i, S_j)
 
-    A subclass gives `step`, and a `bias` whose coordinates are sums, such as `biases.Difference` or
-    `biases.ContextualGaussian`. Padding adds nothing. Sums are kept in two float32 numbers, continue in the cache, and are
-    joined where a text is cut over devices.
+    A subclass defines `step`, and a `bias` whose coordinates are sums, such as `biases.Difference` or
+    `biases.ContextualGaussian`. Padding adds nothing. Sums are stored as two float32 numbers, continue in the cache, and are
+    combined over devices if the sequence is sharded.
 
     Source: CABLE section 3.
     """
@@ -76,7 +76,7 @@ class RunningSum(Encoding):
     ) -> tuple[Coordinate, Coordinate]:
         step = jnp.where(filled[..., None], self.step(wide(x)), 0)
         step = jnp.moveaxis(step, -1, 1)
-        if before is not None:  # the sum so far, high and low, leads the row and is cut off again
+        if before is not None:  # prepend the sum so far, high and low; it is removed again below
             step = jnp.concatenate([before[0], before[1], step], axis=-1)
         total = running_sum(step, axis)
         if before is not None:
@@ -89,14 +89,14 @@ class RunningSum(Encoding):
 
 
 class CABLENW(RunningSum):
-    """CABLE without the query's weight: every token steps by relu(x w).
+    """CABLE without the query's weight: the step of each token is relu(x w).
 
         b(i, j) = -abs(S_i - S_j),   S = cumsum(relu(x w))
 
     Options: gate, "relu" (paper) or "softplus" (the authors' code); step_bias, whether x w has a bias, as in their code.
 
-    x is what queries and keys are made of as well: the layer's input behind its norm, at the model's width, as in the
-    authors' code. The paper's w has a head's dimension, and it does not say which d of the width a head's x would be.
+    x is the layer's normalised input at the model's width, from which queries and keys are computed as well, as in the authors'
+    code. The paper's w has a head's dimension d, and the paper does not say which d components of x a head uses.
 
     Source: CABLE section 3, equations 2 to 5.
     """
@@ -177,7 +177,7 @@ class GRAPEAdditive(RunningSum):
     Options: gate: "both", "key" (g = 0) or "query" (g' = 0).
 
     Source: Zhang et al. 2025 (arXiv 2512.07805), equation 4.6, and the authors' code. The paper computes the gates from queries
-    and keys. We compute them from the layer's input x, as every coordinate here.
+    and keys. We compute them from the layer's input x, like every coordinate here.
     """
 
     extrapolates = "untested"
@@ -209,15 +209,15 @@ class GRAPEAdditive(RunningSum):
 
 
 class ContextualBAM(RunningSum):
-    """BAM over contextual distance: a generalised Gaussian prior of what the text between two tokens weighs.
+    """BAM over contextual distance: a generalised Gaussian prior of the sum of learned steps between two tokens.
 
         b(i, j) = -exp(log_scale) * (abs(S_i - S_j) + eps) ** shape,   S = cumsum(softplus(x w + c))
 
-    c = log(e - 1) at first: every token steps by about 1, and the distance is near that of positions.
+    c starts at log(e - 1), so every step is about 1 and the distance is near that of positions.
 
     Options:
-      init: shape and log_scale at first: "ladder", see `far_and_near`; "uniform": 0 and 0.
-      near_decay, near_shape: of "ladder", as BAM has them.
+      init: the initial shape and log_scale: "ladder", see `far_and_near`; "uniform": 0 and 0.
+      near_decay, near_shape: options of "ladder", as in BAM.
 
     Source: ours; the prior of BAM section 2.3 over the sums of CABLE section 3.
     """

@@ -1,4 +1,4 @@
-"""Encodings whose bias is a mixture of profiles, weighted by the query's own text: Inkling's, and BAM's with such a mixture."""
+"""Encodings whose bias is a mixture of profiles with weights that depend on the query: Inkling, and BAM with such a mixture."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ _MOST = 256  # profiles; the formula adds them up one by one
 
 
 class _Mixed(Encoding):
-    """The weights of C profiles, made of each query's text."""
+    """The weights of C profiles, computed from the layer's input at each query."""
 
     def __init__(self, dims: Dims, profiles: int, *, use_bias: bool, rngs: nnx.Rngs):
         self.heads, number = dims.heads, dims.heads * within("profiles", profiles, 1, _MOST)
@@ -40,13 +40,13 @@ class Inkling(_Mixed):
         b(i, j) = sum_c r_c(x_i) f_c(abs(i - j)), r(x) = x W
         f_c(d) = profiles[c, d] for d < extent and 0 beyond
 
-    W [E, H C] and the profiles [C, extent] start as normal with a standard deviation of 0.02 (ours): at first the bias is a few
-    hundredths of a nat.
+    W [E, H C] and the profiles [C, extent] are initially normal with a standard deviation of 0.02 (ours), so at first the bias is
+    a few hundredths of a nat.
 
     Options: profiles, C (16); extent in tokens (1024).
 
     Source: Inkling 2026 (an open model without RoPE), whose log-length temperature of global layers is
-    `config.log_temperature` here, and whose normed queries and keys are `config.model.qk_norm`. The absolute value is the
+    `config.log_temperature` here, and whose normalised queries and keys are `config.model.qk_norm`. The absolute value is the
     form for encoders.
     """
 
@@ -59,18 +59,18 @@ class Inkling(_Mixed):
 
 
 class BAMMixture(_Mixed):
-    """BAM with several priors a layer, which each query mixes for each head: the prior depends on the text.
+    """BAM with several priors per layer, which each query mixes for each head, so the prior depends on the text.
 
         b(i, j) = sum_c r_c(x_i) f_c(j - i), r(x) = softmax(x W + w)
         f_c(d) = -exp(log_scale_c) * (abs(d - mu_c) + eps) ** shape_c
 
-    W starts as normal with a standard deviation of 0.02 and w as 0, so that all r_c are near 1 / C and every head begins near
-    the mean of the profiles. These start as ALiBi's for C heads: shape 1, scale 2 ** (-8 c / C) nats per token and mu 0, a ladder
-    from sharp to flat. All parameters train.
+    Initially W is normal with a standard deviation of 0.02 and w is 0, so all r_c start near 1 / C and every head starts near the
+    mean of the profiles. The profiles start as ALiBi's for C heads, from sharp to flat: shape 1, scale 2 ** (-8 c / C) nats per
+    token and mu 0. All parameters are trained.
 
-    Options: profiles, C (8); init of the profiles, as of the heads of `bam`.
+    Options: profiles, C (8); init of the profiles, as for the heads of `bam`.
 
-    Source: ours, of BAM section 2.3 and of the mixture of `inkling`.
+    Source: ours, from BAM section 2.3 and the mixture of `inkling`.
     """
 
     def __init__(self, dims: Dims, *, profiles: int = 8, init: str = "alibi", rngs: nnx.Rngs):

@@ -1,6 +1,6 @@
 """Encodings whose logits depend on every token between the key and the query: GRAPE's path integral, PaTH.
 
-They run on the attention backends "reference" and "rows", which "auto" takes for them.
+They run on the attention backends "reference" and "rows", which "auto" selects for them.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ class GRAPEPathIntegral(Encoding):
         logits = s + slope_h * sum_{l = j+1..i} log sigmoid(p_i . r_l / P), s_ij = q_i . k_j / sqrt(D)
         p = x W, r_l = p_l / rms(p_l), each pair (n, n + P/2) rotated by l radians
 
-    x is the layer's normalised input, and W [E, H P] starts as normal with a standard deviation of 0.02. slope is ALiBi's. Only r
+    x is the layer's normalised input. W [E, H P] is initially normal with a standard deviation of 0.02. slope is ALiBi's. Only r
     is rotated, so logits depend on absolute positions: shifting a text changes them. Under grouped-query attention, each key
     head has the r of the first query head in its group. Decoders only.
 
@@ -70,9 +70,9 @@ class PaTH(Encoding):
         w = silu(conv(x W1 W2)), normalised to unit length in each head, beta = 2 sigmoid(x u + b)
 
     x is the layer's normalised input; W1 is [E, rank], W2 [rank, H D], u [E, H]. conv is causal and depthwise, 3 tokens wide, and
-    does not reach into another document. Weights start as normal with a standard deviation of 0.02, those of conv as uniform
-    from -1 / sqrt(3) to 1 / sqrt(3), and b is 0. Under grouped-query attention, each key head has the w and beta of the first
-    query head in its group. Decoders only.
+    does not reach into another document. Initially, weights are normal with a standard deviation of 0.02, those of conv are
+    uniform from -1 / sqrt(3) to 1 / sqrt(3), and b is 0. Under grouped-query attention, each key head has the w and beta of the
+    first query head in its group. Decoders only.
 
     Options: rank (32).
 
@@ -94,7 +94,7 @@ class PaTH(Encoding):
         self.taps = nnx.Param(jax.random.uniform(rngs.params(), (self.TAPS, number), minval=-limit, maxval=limit))
 
     def initial_state(self, batch: int) -> Float[Array, "B 2 N"]:
-        """What the convolution has seen last."""
+        """The last inputs of the convolution."""
         return jnp.zeros((batch, self.TAPS - 1, self.heads * self.head_width))
 
     def turn(self, q: Array, k: Array, x: Array, tokens: Placed, before: Any) -> tuple[Array, Array, Any]:

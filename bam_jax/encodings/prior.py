@@ -1,4 +1,4 @@
-"""Encodings whose bias compares token positions: the priors of BAM and what the papers compare them with."""
+"""Encodings whose bias compares token positions: BAM's priors, and those that the papers compare with them."""
 
 import math
 
@@ -24,7 +24,7 @@ class ALiBi(Encoding):
         b(i, j) = -slope_h * abs(i - j) / factor,   slope_h = 2 ** (-8 h / H)
 
     Options:
-      factor: divides the slopes at evaluation: texts of factor times the training context are interpolated into it.
+      factor: divides the slopes at evaluation, which interpolates texts of factor times the training context.
 
     Source: Press et al. 2022, section 3; BAM Lemma 2; factor: Al-Khateeb et al. 2023 (arXiv 2310.13017).
     """
@@ -35,7 +35,7 @@ class ALiBi(Encoding):
         self.heads, self.factor = dims.heads, positive("factor", factor)
 
     def slopes(self) -> Array:
-        """[H], in nats per token, before they are divided."""
+        """[H], in nats per token, before the division by factor."""
         return jnp.asarray(biases.alibi_slopes(self.heads), jnp.float32)
 
     def bias(self) -> biases.Bias:
@@ -43,11 +43,13 @@ class ALiBi(Encoding):
 
 
 class LearnedALiBi(ALiBi):
-    """ALiBi whose slopes train, from the published ones and kept positive by their logarithms. Options: factor, as in ALiBi.
+    """ALiBi with trained slopes, which start at the published ones and stay positive, because their logarithms are trained.
 
         b(i, j) = -exp(log_slope_h) * abs(i - j) / factor
 
-    Source: Press et al. 2022, section 3, which names trained slopes and finds that they extrapolate less; the logarithm is ours.
+    Options: factor, as in ALiBi.
+
+    Source: Press et al. 2022, section 3, which finds that trained slopes extrapolate less; the logarithm is ours.
     """
 
     extrapolates = "less"
@@ -69,8 +71,8 @@ class NAPE(Encoding):
       alibi_heads: A, half of the heads by default.
       slopes: "linear", 1 / h, or "exponential", 2 ** (1 - h).
 
-    Its authors use a sparse softmax, `config.ssmax="asentmax"`, and scale the scores with the length of the text in the heads
-    without positions only. ssmax="effective" comes close to that scaling: it leaves short-range heads nearly unchanged.
+    Its authors use a sparse softmax, `config.ssmax="asentmax"`, and scale the scores with the length of the text only in the
+    heads without positions. ssmax="effective" comes close to that scaling: it leaves short-range heads nearly unchanged.
 
     Source: Vasylenko et al. 2026 (arXiv 2506.16640), and their code.
     """
@@ -106,7 +108,7 @@ class Sandwich(Encoding):
 
 
 class AdditiveDecay(Encoding):
-    """A learned mixture of linear, logarithmic and square-root decay; softplus keeps its weights from being negative.
+    """A learned mixture of linear, logarithmic and square-root decay; softplus keeps its weights non-negative.
 
     Options: initial weights of a head, linear (0.01 nats per token), logarithmic and root (0.1 nats).
 
@@ -134,15 +136,15 @@ StudentT = learned(biases.StudentT, log_width=math.log(16.0), log_freedom=0.0)
 
 
 def far_and_near(dims: Dims, near_decay: float | None = 16.0, near_shape: float = 1.0) -> tuple[Array, Array]:
-    """The start "ladder": shape and log_scale of one head that looks far and of others that look near, each [H].
+    """The initialisation "ladder": shape and log_scale of one long-range head and of short-range heads, each [H].
 
-    The first head has shape -1: keys nearby are penalised and distant ones are not. The others have shapes from 1, ALiBi's, to
-    near_shape, and widths from 1 token on: a head of shape s and width w takes (d / w) ** s nats from a key d tokens away.
+    The first head has shape -1: it penalises nearby keys, and not distant ones. The others have shapes from 1, as in ALiBi, to
+    near_shape, and widths from 1 token up. A head of shape s and width w penalises a key d tokens away by (d / w) ** s nats.
 
     Args:
-        near_decay: what the widest near head takes from a key one training context away, in nats. None: that head's scale is
-            exp(-3), whatever the training context.
-        near_shape: of the widest near head; the larger it is, the more does that head resemble a window.
+        near_decay: the penalty of the widest short-range head for a key one training context away, in nats. None: that head's
+            scale is exp(-3), whatever the training context.
+        near_shape: the shape of the widest short-range head. The larger it is, the more that head resembles a window.
 
     Source: ours, docs/prior_study.md.
     """
@@ -155,17 +157,17 @@ def far_and_near(dims: Dims, near_decay: float | None = 16.0, near_shape: float 
 
 
 class BAM(Encoding):
-    """GGD-BAM: a generalised Gaussian prior for each head of each layer; with SSMax, inside its factor.
+    """GGD-BAM: a generalised Gaussian prior for each head of each layer; under SSMax, inside the factor.
 
     Options:
       init: initial shape theta_beta and log_scale theta_alpha of the H heads of a layer:
         "uniform": 0 and 0, the paper's choice;  "alibi": 1 and log(slope);  "sampled": standard normal and 0;
-        "linspace": from 0 to 1 and 0;  "spread": from -spread to spread and 0 (ours: some heads begin with
-        negative shapes, and look far);
-        "ladder": as `far_and_near` has it.
+        "linspace": from 0 to 1 and 0;  "spread": from -spread to spread and 0 (ours: some heads start with
+        negative shapes, which are long-range);
+        "ladder": see `far_and_near`.
       spread: the largest shape of "spread".
-      near_decay, near_shape: of "ladder", see `far_and_near`.
-      train_shape, train_scale, train_loc: which parameters train; the paper fixes loc at 0.
+      near_decay, near_shape: options of "ladder", see `far_and_near`.
+      train_shape, train_scale, train_loc: which parameters are trained; the paper fixes loc at 0.
 
     Source: BAM section 2.3, appendices C and H.1; one prior per head per layer.
     """
@@ -207,7 +209,7 @@ class BAM(Encoding):
 
 
 class KerpleLog(Encoding):
-    """Kerple, logarithmic form; r1 in (0, 2) and r2 in (0, 1) at first, kept positive by their logarithms.
+    """Kerple, logarithmic form. r1 starts in (0, 2) and r2 in (0, 1); both stay positive, because their logarithms are trained.
 
     Source: Chi et al. 2022, section 4; CABLE section 2.
     """
@@ -223,7 +225,7 @@ class KerpleLog(Encoding):
 
 
 class KerplePower(Encoding):
-    """Kerple, power form; r1 in (0, 2) at first, r2 = 2 sigmoid(logit_r2) stays in (0, 2).
+    """Kerple, power form. r1 starts in (0, 2); r2 = 2 sigmoid(logit_r2) stays in (0, 2).
 
     Source: Chi et al. 2022, section 4; CABLE section 2.
     """
@@ -240,12 +242,12 @@ class KerplePower(Encoding):
 
 
 class FIRE(Encoding):
-    """FIRE: a network of one hidden layer of the relative progress; c and L stay positive by their absolute values.
+    """FIRE: a network with one hidden layer of the relative distance; their absolute values keep c and L positive.
 
-    CABLE names only "an MLP", and its public code has no FIRE: as a baseline there it is FIRE's own, two linear layers with a
-    relu between them. L starts as the training context; Li et al. start at 512.
+    CABLE's paper mentions only "an MLP", and its public code has no FIRE. As a baseline there, we use FIRE's own network: two
+    linear layers with a relu between them. L starts at the training context; Li et al. start at 512.
 
-    Options: hidden units, 32 in the paper.  Source: Li et al. 2023, section 3.3 and appendix B (c = 0.1 at first).
+    Options: hidden units, 32 in the paper.  Source: Li et al. 2023, section 3.3 and appendix B (c starts at 0.1).
     """
 
     extrapolates = "yes"
@@ -271,7 +273,7 @@ class FIRE(Encoding):
 
 
 class T5(Encoding):
-    """T5's logarithmic buckets; in an encoder half of them serve keys after the query.
+    """T5's logarithmic buckets; in an encoder, half of them are for keys after the query.
 
     Options: buckets (32), max_distance in tokens (128).  Source: Raffel et al. 2020.
     """

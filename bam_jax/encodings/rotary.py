@@ -1,4 +1,4 @@
-"""Rotary encodings: queries and keys turned by their positions; and how to rescale a trained one for longer texts."""
+"""Rotary encodings, which rotate queries and keys by their positions, and ways to rescale a trained one for longer texts."""
 
 import math
 
@@ -15,21 +15,21 @@ from bam_jax.system.errors import UserError
 def turned(
     x: Float[Array, "B T N D"], position: Int[Array, "#B T"], turns: UInt32[Array, "half 2"], magnitude: float | Array
 ) -> Float[Array, "B T N D"]:
-    """Vectors whose pairs (x_n, x_{n + D/2}) are turned by position * rate_n, of `angles.turns`, times the magnitude."""
+    """Vectors with pairs (x_n, x_{n + D/2}) rotated by position * rate_n, times the magnitude; rates from `angles.turns`."""
     return by_pairs(x, angles(position, turns)[:, :, None], magnitude)
 
 
 def by_pairs(
     x: Float[Array, "B T N D"], angle: Float[Array, "#B T #N half"], magnitude: float | Array = 1.0
 ) -> Float[Array, "B T N D"]:
-    """Vectors whose pairs (x_n, x_{n + D/2}) are turned by angles in radians, times the magnitude."""
+    """Vectors with pairs (x_n, x_{n + D/2}) rotated by angles in radians, times the magnitude."""
     cos, sin = magnitude * jnp.cos(angle), magnitude * jnp.sin(angle)
     a, b = jnp.split(wide(x), 2, axis=-1)
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
 
 
 class Turning(Encoding):
-    """The rotation of a layer whose rates are arrays: one of several that a pattern's layers read from a table."""
+    """A layer's rotation with rates in arrays, because the layers of a pattern read them from a table."""
 
     def __init__(self, turns: UInt32[Array, "half 2"], magnitude: Float[Array, ""]):
         self.turns, self.magnitude = turns, magnitude
@@ -40,21 +40,21 @@ class Turning(Encoding):
 
 
 class RoPE(Encoding):
-    """RoPE: each pair of a head's dimensions turns by an angle proportional to the position.
+    """RoPE: each pair of a head's dimensions rotates by an angle proportional to the position.
 
         (x_n, x_{n + D/2}) turned by t * rate_n,   rate_n = (base * base_scale) ** (-2 n / D),   n = 0 ... D/2 - 1
 
     Options:
       base: 10,000 (Su et al., CABLE); BAM's models use 500,000.
       base_scale: multiplies the base at evaluation: 50 in Nakanishi 2025, 100 in BAM appendix H.3, for RoPE SSMax.
-      window: Local RoPE: keys fewer tokens away than this; BAM sets it to the training context at evaluation.
+      window: Local RoPE: only keys fewer tokens away than this; BAM sets it to the training context at evaluation.
 
     Source: Su et al. 2021, section 3.2; BAM appendix D.2.
     """
 
     extrapolates = "with a window"
     magnitude = 1.0
-    """The factor of queries, and that of keys."""
+    """The factor of both queries and keys."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class RoPE(Encoding):
         self.window = None if window is None else within("window", window, 1, TOKENS)
 
     def rates(self, half: int) -> Float[np.ndarray, " half"]:
-        """Radians per token of each pair of a head of 2 half dimensions."""
+        """Radians per token of each pair, for a head of 2 * half dimensions."""
         return self.base ** (-np.arange(half) / half)
 
     def turn(self, q: Array, k: Array, x: Array, tokens: Placed, before: None) -> tuple[Array, Array, None]:
@@ -84,14 +84,14 @@ class RoPE(Encoding):
 
 
 class PartialRoPE(RoPE):
-    """p-RoPE: the fastest pairs turn as in RoPE, the slowest, which only drift in a long text, do not turn at all.
+    """p-RoPE: the fastest pairs rotate as in RoPE; the slowest, which would only drift in a long text, do not rotate.
 
         rate_n = (base * base_scale) ** (-2 n / D) where n < floor(share D / 2), and 0 for slower pairs
 
-    Options: share of the pairs that turn; base, base_scale and window as in RoPE. 1 is RoPE, 0 is NoPE.
+    Options: share of the pairs that rotate (1 is RoPE, 0 is NoPE); base, base_scale and window as in RoPE.
 
     Source: Barbero et al. 2024 (arXiv 2410.06205), section 6.1, who keep 0.75. Global layers of Gemma 4 keep 0.25, the
-    default here; like those the exponents run over all D, so that the pairs that turn are RoPE's own fastest.
+    default here. As there, the exponents run over all D, so the pairs that rotate are RoPE's fastest.
     """
 
     def __init__(
@@ -112,12 +112,12 @@ class PartialRoPE(RoPE):
 
 
 class PositionInterpolation(RoPE):
-    """RoPE with position interpolation: positions are pressed into the training context.
+    """RoPE with position interpolation: positions are scaled down to fit the training context.
 
         rate_n = base ** (-2 n / D) / factor
 
-    Options: factor, the length wanted over the training context; base and window as in RoPE. For a trained RoPE, at
-    evaluation or to go on training.
+    Options: factor, the desired length divided by the training context; base and window as in RoPE. For a model trained with
+    RoPE, at evaluation or for further training.
 
     Source: Chen et al. 2023 (arXiv 2306.15595), equation 3.
     """
@@ -151,7 +151,7 @@ class NTK(PositionInterpolation):
 
 
 class YaRN(PositionInterpolation):
-    """YaRN: pairs that turn often within the training context stay, those that do not turn once are interpolated.
+    """YaRN: pairs with many turns within the training context are unchanged; pairs with less than one are interpolated.
 
         rate_n = r_n * ((1 - g(r_n)) / factor + g(r_n)),   r_n = base ** (-2 n / D)
         g(r) = clip((L r / (2 pi) - slow) / (fast - slow), 0, 1);   q and k times 0.1 log(factor) + 1
@@ -159,8 +159,8 @@ class YaRN(PositionInterpolation):
     Options: factor, base and window as in position interpolation; slow (1) and fast (32), alpha and beta of the paper, in
     turns; context, L in tokens, the training context by default.
 
-    Source: Peng et al. 2023 (arXiv 2309.00071), sections 3.2 and 3.4. The ramp runs over turns, as the paper has it; the
-    authors' code has it run over n, between the two n of these turns.
+    Source: Peng et al. 2023 (arXiv 2309.00071), sections 3.2 and 3.4. The ramp is linear in the turns, as in the paper; in
+    the authors' code it is linear in n, between the two n with these numbers of turns.
     """
 
     def __init__(
@@ -193,13 +193,14 @@ class YaRN(PositionInterpolation):
 
 
 class Llama3(YaRN):
-    """RoPE as Llama 3.1 and later rescale it: YaRN's ramp over turns from 1 to 4, and queries and keys as they are.
+    """RoPE as rescaled by Llama 3.1 and later: YaRN's ramp from 1 to 4 turns, with queries and keys not scaled.
 
         rate_n = r_n * ((1 - g(r_n)) / factor + g(r_n)),   r_n = base ** (-2 n / D)
         g(r) = clip((L r / (2 pi) - slow) / (fast - slow), 0, 1)
 
-    Options: factor, base and window as in position interpolation; slow (1) and fast (4), low_freq_factor and high_freq_factor
-    of a config.json, in turns; context, L in tokens, original_max_position_embeddings there, the training context by default.
+    Options: factor, base and window as in position interpolation; slow (1) and fast (4), in turns, called low_freq_factor and
+    high_freq_factor in a config.json; context, L in tokens, called original_max_position_embeddings there, the training context
+    by default.
 
     Source: Grattafiori et al. 2024 (arXiv 2407.21783), section 3.4, and the public code of Llama 3.1.
     """

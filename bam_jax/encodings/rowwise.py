@@ -1,6 +1,6 @@
-"""Encodings that look at whole rows of scores: DAPE V2 over another method's bias, CoPE, and Shaw's relative keys.
+"""Encodings that need whole rows of scores: DAPE V2 over another method's bias, CoPE, and Shaw's relative keys.
 
-They run on the attention backends "reference" and "rows", which "auto" takes for them.
+They run on the attention backends "reference" and "rows", which "auto" selects for them.
 """
 
 import jax
@@ -15,7 +15,7 @@ from bam_jax.system.errors import UserError
 
 
 class Convolutions(nnx.Module):
-    """The two convolutions of DAPE V2, initialised as PyTorch does: uniform, within one over the root of a sum's terms."""
+    """The two convolutions of DAPE V2, initialised as in PyTorch: uniform within +-1 / sqrt(number of terms in a sum)."""
 
     def __init__(self, dims: Dims, *, features: int, kernel: int, rngs: nnx.Rngs):
         features, kernel = within("features", features, 1, 4096), within("kernel", kernel, 1, 1025)
@@ -73,9 +73,9 @@ class DAPECABLE(CABLE):
 
 
 class CoPE(Encoding):
-    """CoPE: positions that count what a query's gates let pass; their vectors start from 0.
+    """CoPE: positions count the tokens that a query's gates let pass; the vectors of positions start at 0.
 
-    Options: positions, vectors of a layer (64); the last one serves all that is farther.
+    Options: positions, the number of vectors in a layer (64); the last one is used for all keys farther away.
 
     Source: Golovneva et al. 2024 (arXiv 2405.18719), section 4 (64 positions in its language models).
     """
@@ -92,11 +92,11 @@ class CoPE(Encoding):
 
 
 class Shaw(Encoding):
-    """Relative position representations, the first relative encoding: a trained vector of each offset, added to keys.
+    """Relative position representations, the first relative encoding: a trained vector for each offset, added to keys.
 
-    The vectors start as normal with a standard deviation of D ** -0.5 (tensor2tensor's).
+    The vectors are initially normal with a standard deviation of D ** -0.5, as in tensor2tensor.
 
-    Options: clip, K (16): keys farther away have the vector of the farthest.
+    Options: clip, K (16): keys farther away have the vector of distance K.
 
     Source: Shaw et al. 2018, section 3.2.
     """

@@ -28,17 +28,17 @@ KINDS = {"bool": bool, "float": float, "int": int, "str": str, "None": type(None
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """An encoding chosen and not yet built.
+    """An encoding that is chosen, but not built yet.
 
     Args:
         encoding: the class.
         options: keyword arguments of its constructor.
-        ssmax: where the prior stands under Scalable Softmax, "inside" or "outside" its factor, or "effective": outside, and the
-            factor counts the keys that it leaves in play; or one of those of `sharpened`; None: no SSMax.
-        shared: whether all layers have one encoding together.
-        window: tokens that a query may see, itself included; None: what the encoding says.
-        log_temperature, log_temperature_start: of `LogTemperature`; 0: none, and the context.
-        file: where the class stands, if it is the user's own; such a class is tried when it is built.
+        ssmax: the prior's place under Scalable Softmax, "inside" or "outside" its factor; "effective": outside, and the factor
+            counts the effective keys of the prior; or a softmax variant of `sharpened`. None: no SSMax.
+        shared: whether all layers share one encoding.
+        window: tokens that a query may see, itself included; None: the encoding's own window.
+        log_temperature, log_temperature_start: see `LogTemperature`; 0 means no temperature, and the training context.
+        file: the file of the class, if it is the user's own; such a class is tested when it is built.
     """
 
     encoding: type[Encoding]
@@ -54,7 +54,7 @@ class Spec:
         """One layer's encoding, or that of all layers.
 
         Raises:
-            UserError: a class of the user's own fails, or its bias is not a number for each query and key.
+            UserError: the user's own class fails, or its bias is not a number for each query and key.
         """
         with self._named():
             made = self.encoding(dims, **self.options, rngs=rngs)
@@ -71,7 +71,7 @@ class Spec:
         return defaults | dict(self.options) | ({} if self.window is None else {"window": self.window})
 
     def _named(self) -> contextlib.AbstractContextManager:
-        """One line for what the user's own code raises."""
+        """Report what the user's own code raises in one line."""
         return contextlib.nullcontext() if self.file is None else named_where_it_fails(self.file, "encoding file")
 
     def build_log_temperature(self, dims: Dims) -> LogTemperature | None:
@@ -83,7 +83,7 @@ class Spec:
     def build_ssmax(self, dims: Dims, prior: Bias, rngs: nnx.Rngs) -> SSMax | AdaptiveScale | None:
         """One layer's factor of the scores, if there is any.
 
-        UserError: effective keys of a prior that is no function of the distance, or of keys on both sides.
+        UserError: effective keys in an encoder, or for a prior that is not a function of the distance.
         """
         if self.ssmax in (None, "entmax", "adaptive"):
             return None
@@ -118,16 +118,16 @@ def spec(
 
     Args:
         name: a key of `ENCODINGS`, or an import path "package.module:Class" of a module that has been imported. Nothing is
-            imported here: names come from runs too, which may be a stranger's.
+            imported here, because names also come from saved runs, which may be untrusted.
         options: keyword arguments of the class; and `window`, in tokens, which every encoding takes.
         ssmax: "off", "on" (the authors' placement for this encoding), the prior "inside" or "outside" the factor, "effective",
             or another of `SSMAX`.
-        shared: whether all layers have one encoding together.
+        shared: whether all layers share one encoding.
         log_temperature, log_temperature_start: see `Spec`.
 
     Raises:
-        UserError: no such name, option or placement, where the nearest one is offered; a module that has not been imported; an
-            option of another type than its annotation says, or left out without a default.
+        UserError: an unknown name, option or placement (the nearest one is suggested); a module that has not been imported; an
+            option whose type differs from its annotation, or a missing option without a default.
 
     >>> spec("bam", {"init": "spread"}, "on").ssmax
     'inside'
@@ -147,7 +147,7 @@ def spec(
 
 
 def _try(encoding: Encoding, dims: Dims) -> None:
-    """Try the formula of a user's own encoding, which may raise anything; only shapes are computed."""
+    """Test the formula of a user's own encoding, which may raise anything; only shapes are computed."""
     coordinates = encoding.coordinate(jnp.zeros((1, 3, dims.width)), jnp.ones((1, 3), bool), None)
     bias = encoding.bias()
     found = trial(bias, *coordinates)
@@ -165,7 +165,7 @@ def _try(encoding: Encoding, dims: Dims) -> None:
 
 
 def _try_turn(encoding: Encoding, dims: Dims) -> None:
-    """Try what a user's own encoding makes of queries and keys; only shapes are computed."""
+    """Test the `turn` of a user's own encoding; only shapes are computed."""
     side = jax.ShapeDtypeStruct((1, 3, dims.heads, dims.head_width), jnp.float32)
     x, position = jnp.zeros((1, 3, dims.width)), jnp.arange(3, dtype=jnp.int32)[None]
     tokens: Any = types.SimpleNamespace(position=position, segment=None)
@@ -193,7 +193,7 @@ def _options_of(encoding: type[Encoding]) -> dict[str, inspect.Parameter]:
 
 
 def _values(name: str, encoding: type[Encoding], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, of the types that the constructor says, floats for its ints where it wants floats."""
+    """The options, checked against the constructor's annotations; ints become floats where it wants floats."""
     known = _options_of(encoding)
     known.setdefault(
         "window", inspect.Parameter("window", inspect.Parameter.KEYWORD_ONLY, annotation=int | None, default=None)
@@ -211,7 +211,7 @@ def _values(name: str, encoding: type[Encoding], options: Mapping[str, Any]) -> 
 def _value(option: str, value: Any, annotation: Any) -> Any:
     wanted = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
     names = wanted.split(" | ")
-    if any(name not in KINDS for name in names):  # none, or one of the user's own
+    if any(name not in KINDS for name in names):  # no annotation, or a type of the user's own
         return value
     kinds = [KINDS[name] for name in names]
     if float in kinds and type(value) is int:

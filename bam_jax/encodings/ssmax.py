@@ -25,7 +25,7 @@ class SSMax(nnx.Module):
     def __call__(
         self, count: Int[Array, "#B T"], prior: Bias, x: Float[Array, "B T E"] | None = None
     ) -> Float[Array, "#B H T"]:
-        """The factors of rows that see `count` keys, of which the prior leaves some in play; x is the layer's input."""
+        """The factors of rows that see `count` keys under a prior; x, the layer's input, is not used."""
         return self.scale[...][:, None] * self.growth(count, prior)
 
     def growth(self, count: Int[Array, "#B T"], prior: Bias) -> Float[Array, "#B #H T"]:
@@ -34,15 +34,15 @@ class SSMax(nnx.Module):
 
 
 class EffectiveSSMax(SSMax):
-    """Scalable Softmax over the keys that a head's prior leaves in play, and nearly plain softmax within the training context.
+    """Scalable Softmax over the effective keys of a head's prior, and nearly plain softmax within the training context.
 
         factor[h, i] = s_h * log(N_h(n_i) + C) / log(C),   N_h(n) = effective keys of head h among n;   s_h = 1 at first
 
-    With s = 1 it begins just above 1 and is at most log(2 C) / log(C) in texts of the training context, 1.17 of 64 tokens.
+    With s = 1 the factor starts just above 1. Within the training context it is at most log(2 C) / log(C), 1.17 for 64 tokens.
 
-    A head that looks at its neighbours stays as sharp in a long text as in a short one; a head that looks everywhere sharpens
-    with the logarithm of all keys, as the gap of its scores must for one key to outweigh them; and no row of a short text is
-    flattened, as log(n) flattens its first ones.
+    A short-range head stays as sharp in a long text as in a short one. A head that attends everywhere sharpens with the logarithm
+    of the number of keys, like the gap in scores that one key needs to outweigh all others. No row of a short text is flattened,
+    whereas log(n) flattens the first rows.
 
     Args:
         context: C, tokens of a training sequence.
@@ -63,10 +63,11 @@ class AdaptiveScale(nnx.Module):
 
         factor[h, i] = 1 + softplus(x_i w_h + b_h) * log(n_i + 1) ** (2 tanh(x_i u_h + c_h))
 
-    n_i are the visible keys of query i, itself included. Weights start as normal with a standard deviation of 0.02, b and c as 0.
+    n_i are the visible keys of query i, itself included. Initially, weights are normal with a standard deviation of 0.02, and b
+    and c are 0.
 
-    Source: Vasylenko et al. 2026 (arXiv 2506.16640), section 3, and the authors' code for n + 1, the factor 2 and the start.
-    The authors use it only in heads without positions; here every head has it.
+    Source: Vasylenko et al. 2026 (arXiv 2506.16640), section 3, and the authors' code for n + 1, the factor 2 and the initial
+    values. The authors use it only in heads without positions; here every head has it.
     """
 
     def __init__(self, heads: int, width: int, *, rngs: nnx.Rngs):
@@ -87,7 +88,7 @@ def sharpened(rowwise: Rowwise | None, ssmax: str | None) -> Rowwise | None:
 
 
 class LogTemperature(nnx.Module):
-    """A log-length temperature: the factor of a row's scores, 1 in texts that are short enough, without parameters.
+    """A log-length temperature: a factor of a row's scores without parameters, which is 1 in short texts.
 
         factor[i] = 1 + alpha * ln(max(n_i / n0, 1)),   n_i = visible keys of query i, itself included
 
@@ -95,8 +96,8 @@ class LogTemperature(nnx.Module):
         alpha: 0.1 in Llama 4.
         start: n0, keys; 8,192 in Llama 4.
 
-    Source: Llama 4 (Meta 2025), whose layers without positions have it, after Nakanishi 2025. Its code has
-    1 + alpha ln(floor(n / n0) + 1), a staircase that begins with alpha ln 2 at n0; this is without steps.
+    Source: Llama 4 (Meta 2025), which has it in layers without positions, after Nakanishi 2025. Its code has
+    1 + alpha ln(floor(n / n0) + 1), a step function that first rises by alpha ln 2 at n0; ours is continuous.
     """
 
     def __init__(self, alpha: float | Array, start: float | Array):

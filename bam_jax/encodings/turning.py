@@ -1,4 +1,4 @@
-"""Encodings that change queries and keys by more than an angle of their positions: PoPE, xPos, Selective RoPE."""
+"""Encodings that change queries and keys by more than a rotation by position: PoPE, xPos, Selective RoPE."""
 
 import functools
 import math
@@ -107,18 +107,18 @@ class XPos(RoPE):
 
 
 class SelectiveRoPE(Encoding):
-    """Selective RoPE: each pair turns by an angle that depends on the text, summed along it.
+    """Selective RoPE: each pair rotates by an angle that depends on the text and is summed along it.
 
         (x_n, x_{n + D/2}) turned by sum_{u <= t} rate_n * g_u * phi_un, rate_n = base ** (-2 n / D)
         phi = conv(x' W1 W2), g = sigmoid(x' w + b), x' = x, split into heads, each part normalised to unit length
 
     conv is causal and depthwise, 4 tokens wide, and does not reach into another document. W1 has `rank` outputs. All weights
-    start as normal with a standard deviation of 0.02, so at first hardly anything turns, as in NoPE.
+    are initially normal with a standard deviation of 0.02, so at first hardly anything rotates, as in NoPE.
 
     Options: rank (16); base.
 
-    Source: Movahedi et al. 2025 (arXiv 2511.17388), figure 4, and the authors' code, where the angles are made of the layer's
-    input and not of queries, there is one gate for each head, and base is 500,000.
+    Source: Movahedi et al. 2025 (arXiv 2511.17388), figure 4, and the authors' code, which computes angles from the layer's
+    input instead of queries, has one gate for each head, and sets base to 500,000.
     """
 
     extrapolates = "untested"
@@ -137,7 +137,7 @@ class SelectiveRoPE(Encoding):
         self.taps = nnx.Param(nnx.initializers.normal(0.02)(rngs.params(), (self.TAPS, self.heads * self.half)))
 
     def initial_state(self, batch: int) -> tuple[Float[Array, "B 3 N"], UInt32[Array, "B N"]]:
-        """What the convolution has seen last, and the sum of the angles so far, in turns."""
+        """The last inputs of the convolution, and the sum of the angles so far, in turns."""
         number = self.heads * self.half
         return jnp.zeros((batch, self.TAPS - 1, number)), jnp.zeros((batch, number), jnp.uint32)
 
@@ -157,7 +157,7 @@ class SelectiveRoPE(Encoding):
         step = jnp.where(filled, step.reshape(batch, length, -1), 0)
 
         angle, total = angle_sum(step, total)
-        group = self.heads // k.shape[2]  # query heads that share a key share the angles of their first
+        group = self.heads // k.shape[2]  # query heads that share a key head use the angles of the first of them
         of_keys = angle.reshape(batch, length, self.heads, self.half)[:, :, ::group]
         return by_pairs(q, jnp.repeat(of_keys, group, axis=2)), by_pairs(k, of_keys), (seen, total)
 
@@ -165,20 +165,20 @@ class SelectiveRoPE(Encoding):
 def short_convolution(
     taps: Float[Array, "N W"], x: Float[Array, "B T W"], before: Float[Array, "B N-1 W"], tokens: Placed
 ) -> tuple[Float[Array, "B T W"], Float[Array, "B N-1 W"]]:
-    """A causal depthwise convolution within documents, and the last rows that it has seen, for the tokens to come.
+    """A causal depthwise convolution within documents, and its last input rows, for the tokens to come.
 
     y_t = sum_n taps_n x_{t - n}
     """
     row = jnp.concatenate([before, x], axis=1)
     made, number = jnp.zeros_like(x), len(taps)
-    for lag in range(number):  # no state follows a document into the next: with documents there is no cache
+    for lag in range(number):  # the state does not cross documents: with documents there is no cache
         earlier = row[:, number - 1 - lag : row.shape[1] - lag]
         made += taps[lag] * jnp.where(_same_document(tokens, lag), earlier, 0)
     return made, row[:, x.shape[1] :]
 
 
 def _same_document(tokens: Placed, lag: int) -> Bool[Array, "#B T 1"] | bool:
-    """Whether the token so many before is of the same document."""
+    """Whether the token `lag` places before is in the same document."""
     if tokens.segment is None:
         return True
     earlier = jnp.pad(tokens.segment, ((0, 0), (lag, 0)))[:, : tokens.segment.shape[1]]

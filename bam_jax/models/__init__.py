@@ -1,1 +1,1 @@
-"""The transformer of both papers, its layers, and what reads and writes text with it."""
+"""The transformer of both papers, its layers, and reading and generating text with it."""

@@ -1,4 +1,4 @@
-"""The layers that a decoder stacks: attention with a positional encoding, an MLP, and norms before or behind both."""
+"""The layers that a decoder stacks: attention with a positional encoding, an MLP, and norms before or after both."""
 
 import dataclasses
 import math
@@ -20,9 +20,9 @@ from bam_jax.models.layers import FAMILIES, rngs_of
 from bam_jax.system.errors import UserError
 
 CONTENT = 10.0
-"""Nats by which scores of content are first taken to lie around 0, when a `PrunedCache` is sized."""
+"""The bound of content scores, in nats, that is first assumed when a `PrunedCache` is sized."""
 CONTENT_AWARE = 1024
-"""Tokens that a head keeps at first whose bias depends on the text."""
+"""Tokens that a head keeps at first if its bias depends on the text."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +34,12 @@ class TokenInfo:
 
 
 class Attention(nnx.Module):
-    """Multi-head attention with a positional encoding, and what the spec and the sizes say goes with it.
+    """Multi-head attention with a positional encoding, and the options of the spec and the model's config.
 
-    The paths of scores: query and key, each head's normed (`qk_norm`), turned by the encoding, q times Scalable Softmax with the
-    prior outside and the log-length temperature; their products, capped, and the bias, times Scalable Softmax with the prior
-    inside; a softmax, beside a sink; and the output times sigmoid(gate(x)).
+    The order of operations: queries and keys are normalised per head (`qk_norm`) and rotated by the encoding. Queries are
+    multiplied by the log-length temperature and, if the prior is outside, by Scalable Softmax. Their products with keys are
+    capped, and the bias is added. If the prior is inside, Scalable Softmax multiplies the sum. The softmax may have a sink.
+    The output is multiplied by sigmoid(gate(x)).
     """
 
     def __init__(self, config: ModelConfig, encoding: Spec, dims: Dims, *, dtype: jnp.dtype, rngs: nnx.Rngs):
@@ -84,7 +85,7 @@ class Attention(nnx.Module):
     def __call__(
         self, x: Float[Array, "B T E"], info: TokenInfo, cache: LayerCache | None, read: int | None
     ) -> tuple[Float[Array, "B R E"], LayerCache | None]:
-        """Attend from the last `read` rows (None: all) to all rows and the cache, which is returned with them."""
+        """Attend from the last `read` rows (None: all) to all rows and the cache, and return the cache with these rows."""
         q, k, v, scoring, cache = self.inputs(x, info, cache, read)
         if isinstance(cache, PrunedCache):
             out, cache = per_device.pruned_attention(cache, q, k, v, scoring, tiling=self.tiling, backend=self.backend)
@@ -100,20 +101,20 @@ class Attention(nnx.Module):
     def inputs(
         self, x: Float[Array, "B T E"], info: TokenInfo, cache: LayerCache | None = None, read: int | None = None
     ) -> tuple[Float[Array, "B R H D"], Float[Array, "B S K D"], Float[Array, "B S K D"], Scoring, LayerCache | None]:
-        """Queries, keys, values and scoring for `attention`, and the cache with these rows behind it.
+        """Queries, keys, values and scoring for `attention`, and the cache with these rows appended.
 
-        Keys are made of all rows, queries of the last `read` alone. A `PrunedCache` is returned as it was, because it must see
-        the queries before it drops keys; keys are then those of the new rows.
+        Keys are computed from all rows, queries only from the last `read`. A `PrunedCache` is returned without the new rows,
+        because it needs the queries before it drops keys; keys are then those of the new rows.
         """
         position = info.tokens.position
         filled = position < EMPTY
         before = None if cache is None else per_device.last_coordinate(cache)
         i, j = per_device.coordinate(self.encoding, x, filled, before)
-        keys = dataclasses.replace(info.tokens, coordinate=j, sees_from=None, sees_to=None)  # asked of queries alone
+        keys = dataclasses.replace(info.tokens, coordinate=j, sees_from=None, sees_to=None)  # for queries only
         last = lambda y, axis=1: y if read is None else jax.lax.slice_in_dim(y, y.shape[axis] - read, None, axis=axis)
         q, k, v = self.project(last(x), x)
         width, unread = q.shape[3], x.shape[1] - q.shape[1]
-        q = jnp.pad(q, ((0, 0), (unread, 0), (0, 0), (0, 0)))  # an encoding turns both sides alike
+        q = jnp.pad(q, ((0, 0), (unread, 0), (0, 0), (0, 0)))  # an encoding rotates both sides alike
         state = self.encoding.initial_state(len(x)) if cache is None else cache.state
         q, k, state = self.encoding.turn(q, k, x, info.tokens, state)
         if isinstance(cache, PrunedCache):
@@ -150,7 +151,7 @@ class Attention(nnx.Module):
     def project(
         self, x: Float[Array, "B R E"], of_keys: Float[Array, "B T E"]
     ) -> tuple[Float[Array, "B R H D"], Float[Array, "B T K D"], Float[Array, "B T K D"]]:
-        """Queries of some rows, and keys and values of others, not turned yet."""
+        """Queries of rows x, and keys and values of rows `of_keys`, before the encoding rotates them."""
         split = lambda y, heads: y.reshape(*y.shape[:2], heads, y.shape[2] // heads)
         k, v = (split(project(of_keys), self.kv_heads) for project in (self.key, self.value))
         q = split(self.query(x), self.heads)
@@ -167,7 +168,7 @@ class Attention(nnx.Module):
     ) -> LayerCache:
         """A cache of this layer with room for at least `slots` tokens, whose positions have as many rows as those of `tokens`.
 
-        With `groups`, one that keeps fewer in some heads.
+        With `groups`, a `PrunedCache`, which keeps fewer tokens in some heads.
         """
         _, coordinate = self.encoding.coordinate(x, jnp.ones((1, 1), bool), None)
         q, k, v = self.project(x, x)
@@ -179,9 +180,10 @@ class Attention(nnx.Module):
         return Cache.empty(k, tokens, slots, v=v, state=state)
 
     def reach(self, slots: int, tolerance: float | str) -> Int[Array, " K"]:
-        """Tokens that each key head must keep, by its prior, where scores of content differ by `CONTENT` nats at most.
+        """Tokens that each key head must keep because of its prior, if content scores are at most `CONTENT` nats from 0.
 
-        It is a guess, since content has no bound; a `PrunedCache` checks each step. `slots` where the prior does not decide it.
+        This is an estimate, because content scores are unbounded; a `PrunedCache` checks each step. `slots` if the prior does
+        not determine it.
         """
         bias, window = self.encoding.bias(), self.encoding.window
         step = BLOCK * math.ceil(slots / (BLOCK * 8192))  # a few thousand candidates, however long the text
@@ -200,7 +202,7 @@ class Attention(nnx.Module):
     def _negligible_beyond(
         self, bias: Bias, distance: Int[Array, " N"], slots: int, tolerance: float | str
     ) -> Bool[Array, "K N"]:
-        """Whether all keys from each distance on together weigh less than the tolerated share of the query's own."""
+        """Whether all keys at or beyond each distance together weigh less than the tolerated share of the query's own key."""
         axes = head_axes(bias)
         here, x = jnp.zeros(()), distance.astype(jnp.float32)
         bounds = lambda j: jax.vmap(lambda bias: bias.bounds((here, here), j), (axes,))(bias)
@@ -218,8 +220,8 @@ class Attention(nnx.Module):
 class Block(nnx.Module):
     """One layer: x + attention(norm(x)), then x + mlp(norm(x)).
 
-    In a post-norm family a norm stands behind each sum: norm(x + attention(x)), then norm(x + mlp(x)). Source: Vaswani et al.
-    2017, section 3.1; Devlin et al. 2019. In a sandwich family one stands on either side: x + norm(attention(norm(x))).
+    In a post-norm family a norm follows each sum: norm(x + attention(x)), then norm(x + mlp(x)). Source: Vaswani et al. 2017,
+    section 3.1; Devlin et al. 2019. In a sandwich family there is a norm on either side: x + norm(attention(norm(x))).
     """
 
     def __init__(self, config: ModelConfig, encoding: Spec, dims: Dims, *, dtype: jnp.dtype, rngs: nnx.Rngs):
@@ -235,13 +237,13 @@ class Block(nnx.Module):
         )
 
     def attention_input(self, x: Float[Array, "B T E"]) -> Float[Array, "B T E"]:
-        """The rows that attention reads, given those before this layer."""
+        """The rows that attention reads, from the rows before this layer."""
         return x if self.post_norm else self.attention_norm(x)
 
     def __call__(
         self, x: Float[Array, "B T E"], info: TokenInfo, cache: LayerCache | None = None, read: int | None = None
     ) -> tuple[Float[Array, "B R E"], LayerCache | None]:
-        """The rows after this layer; only the last `read` of them, if it is given."""
+        """The rows after this layer, or only the last `read` of them."""
         attended, cache = self.attention(self.attention_input(x), info, cache, read)
         if self.attention_out_norm is not None:
             attended = self.attention_out_norm(attended)

@@ -1,4 +1,4 @@
-"""The parameters of a model, and, before it is made, those by kind and the floating-point operations of its training."""
+"""Parameter counts of a model and, before it is built, its parameters by kind and the floating-point operations of training."""
 
 import dataclasses
 import math
@@ -33,7 +33,7 @@ def parameter_count(model: nnx.Module) -> int:
 
 
 def parameters(config: Config) -> ParameterCounts:
-    """Count a model's parameters, without making it.
+    """Count a model's parameters without building it.
 
     >>> from bam_jax.config import ModelConfig
     >>> parameters(Config(encoding="bam", model=ModelConfig(layers=2, heads=4, vocab=100)))
@@ -59,15 +59,16 @@ def parameters_of(tree: dict[str, Any]) -> ParameterCounts:
 
 
 def training_operations(config: Config) -> float:
-    """Floating-point operations of all steps of a training."""
+    """Floating-point operations of all training steps."""
     return config.steps * step_operations(config, parameters(config))
 
 
 def step_operations(config: Config, known: ParameterCounts) -> float:
-    """Floating-point operations of a step: 6 N a token, and attention's 6 layers heads D context under a causal mask.
+    """Floating-point operations of a step: per token 6 N, and for causal attention 6 * layers * heads * D * context.
 
-    Each parameter multiplies and adds once forward and twice backward. So does attention, over all pairs of tokens for q.k and
-    once more for the values, of which a causal mask leaves half. Cached gradients of embeddings go forward twice.
+    Each parameter takes a multiplication and an addition forward, and twice that backward. The same holds for each pair of
+    tokens in attention, once for q.k and once for the values; a causal mask leaves half of the pairs. With cached gradients of
+    embeddings, the forward pass runs twice.
     """
     model = config.model
     attention = 6 * model.layers * model.heads * model.head_width * config.context
@@ -77,7 +78,7 @@ def step_operations(config: Config, known: ParameterCounts) -> float:
 
 
 def multiplied_parameters(config: Config, known: ParameterCounts) -> int:
-    """Parameters that every token is multiplied with; an encoder that is trained on embeddings does without the head."""
+    """Parameters that every token is multiplied by; an encoder that is trained on embeddings does without the head."""
     tied = config.model.tied or FAMILIES[config.model.family].tied
     return known.transformer + (known.embedding if tied else 0)
 
@@ -93,11 +94,11 @@ CHIPS = {
     "v5p": 459e12,
     "v6e": 918e12,
 }
-"""Dense bfloat16 operations per second by the makers' data sheets; "cpu": one core's in float32, roughly, as a sweep uses it."""
+"""Dense bfloat16 operations per second, from the makers' data sheets; "cpu": roughly one core in float32, as a sweep uses it."""
 
 
 def peak(kind: str) -> float | None:
-    """The chip's number in `CHIPS`, by the kind that JAX gives a device; None: not listed.
+    """The chip's number in `CHIPS`, from JAX's device kind; None: not listed.
 
     >>> peak("NVIDIA H100 80GB HBM3") == CHIPS["h100"], peak("TPU v5 lite") == CHIPS["v5e"], peak("cpu")
     (True, True, None)
@@ -125,7 +126,7 @@ BANDWIDTHS = {
     "v5p": 2765e9,
     "v6e": 1640e9,
 }
-"""Bytes per second of each chip's memory by the makers' pages, of those that have 80 GB where there are several."""
+"""Memory bandwidth of each chip in bytes per second, from the makers' pages; of the 80 GB variant if there are several."""
 
 MEMORY = {
     "a6000": 48e9,
@@ -137,4 +138,4 @@ MEMORY = {
     "v5p": 95e9,
     "v6e": 32e9,
 }
-"""Bytes of each chip's memory, as above: an A100 is one of 80 GB."""
+"""Memory of each chip in bytes, from the same pages; the A100 is the 80 GB variant."""

@@ -1,4 +1,4 @@
-"""The embedding of a text: what an encoder is trained to place near the texts that belong to it."""
+"""The embedding of a text, which an encoder is trained to place near those of related texts."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -7,7 +7,7 @@ from bam_jax.models.transformer import Decoder
 
 
 def embed_texts(model: Decoder, tokens: Int[Array, "B T"], length: Int[Array, " B"]) -> Float[Array, "B E"]:
-    """The mean of the last hidden rows of a text's first `length` tokens, in float32; its norm is not made 1."""
+    """The mean of the last hidden rows of a text's first `length` tokens, in float32; it is not normalised."""
     filled = jnp.arange(tokens.shape[1]) < length[:, None]
     hidden, _ = model.hidden(tokens, segment=filled.astype(jnp.int32))
     return mean_rows(hidden, length)

@@ -1,7 +1,7 @@
-"""Long texts read in chunks, one or several with a common beginning, and text written on: all through the cache.
+"""Reading long texts in chunks, one or several with a common beginning, and continuing them: all through the cache.
 
 With `model.prune_cache` ("exact", or a share of a row's mass) heads keep only as many tokens as their prior reaches. Each step
-checks that what was dropped is negligible. Where it may not be, those heads keep twice as much and the text is read again.
+checks that what was dropped is negligible. If it may not be, the heads in question keep twice as much and the text is read again.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from bam_jax.models.transformer import Caches, Decoder
 from bam_jax.system.errors import UserError
 
 SLOTS = 128
-"""Tokens of which short prompts are padded to a multiple, and a cache has room for a multiple."""
+"""Short prompts are padded to a multiple of this many tokens, and a cache has room for a multiple of it."""
 CHUNK = 4096
 """Tokens of a prompt that are read at once."""
 
@@ -68,7 +68,7 @@ class Kept:
     """
 
     def __init__(self, model: Decoder, slots: int, most: int | None = None):
-        # A device's part of a whole cache is never smaller than a buffer that it would have whole.
+        # Each device stores buffers whole, and these are no longer than its part of a whole cache.
         self.parts, self.devices = per_device.text_parts(), per_device.head_parts()
         self.slots, self.most, self._grown = slots, min(most or slots, slots // self.parts), 0
         self._reach: list[np.ndarray] | None = None
@@ -85,7 +85,7 @@ class Kept:
         return tuple(() if all(not kept for _, kept in groups) else groups for groups in found)
 
     def grow(self, caches: Caches) -> bool:
-        """Double the buffers of heads whose check failed; whether there are any."""
+        """Double the buffers of heads whose check failed, and return whether there are any."""
         if self._reach is None or self.groups is None:
             return False
         missed = jax.device_get([cache.missed if isinstance(cache, PrunedCache) else False for cache in caches])
@@ -101,7 +101,7 @@ class Kept:
         return True
 
     def share(self) -> float:
-        """The share of a whole cache's slots that is kept, on each device."""
+        """The share of a whole cache's slots that each device keeps."""
         if self._reach is None or self.groups is None:
             return 1.0
         layers = zip(self.groups, self._reach, strict=True)
@@ -122,19 +122,19 @@ def read_in_chunks(
     slots: int = 0,
     kept: Kept | None = None,
 ) -> Iterator[tuple[Float[Array, "B R V"], Caches]]:
-    """Read a text chunk by chunk, in O(T) memory, and give the logits of each chunk's last rows.
+    """Read a text chunk by chunk, in O(T) memory, and yield the logits of each chunk's last rows.
 
     The text is padded to whole chunks on the left. Texts of different lengths share one compiled program as long as their
     batch, `chunk`, `read` and `slots` are the same.
 
     Args:
-        lengths: tokens of each row's text, which are its last, those before being no text; None: all of them.
+        lengths: number of tokens of each row's text, which ends the row; anything before it is ignored. None: all tokens.
         read: number of last rows R of each chunk whose logits are wanted; a chunk is at least as long.
-        slots: room in the caches, in tokens, the padding on the left included; at least what the text takes.
-        kept: what heads keep of it, where it is known from a text before.
+        slots: room in the caches, in tokens, including the padding on the left; at least what the text takes.
+        kept: how many tokens heads keep, if that is known from an earlier text.
 
     Yields:
-        The logits and the caches after each chunk, the caches being gone once the next chunk is read.
+        The logits and the caches after each chunk. The caches are no longer valid once the next chunk is read.
 
     Raises:
         UserError: more rows are wanted than the text has, or the text is longer than a learned position table.
@@ -154,13 +154,13 @@ def read_in_chunks(
     graph, state = nnx.split(model)
     kept, done = kept or Kept(model, slots), 0
     while done < length + pad:
-        caches = logits = None  # gone before there are new ones
+        caches = logits = None  # freed before there are new ones
         caches = _empty(graph, state, batch, slots, lengths is None, kept.groups)
         for start in range(0, length + pad, chunk):
             piece = slice(start, start + chunk)
             logits, caches = _read(graph, state, tokens[:, piece], position[:, piece], caches, read)
             if kept.grow(caches):
-                break  # from the beginning, with more room
+                break  # start again, with more room
             if start >= done:
                 yield logits, caches
                 done = start + chunk
@@ -195,12 +195,12 @@ def generate(
     chunk: int = CHUNK,
     progress: Callable[[int], object] = lambda count: None,
 ) -> Iterator[Int[Array, " B"]]:
-    """Tokens after a prompt, one after another, each drawn as soon as it is asked for.
+    """Generate tokens after a prompt, one after another, each drawn when it is requested.
 
     Args:
-        tokens: a prompt in each row, one token at least.
-        steps: tokens that are written, at most: caches have room for so many.
-        vocab: ids below it are written; None: all of the model's, among them those that only pad its vocabulary.
+        tokens: a prompt in each row, of at least one token.
+        steps: number of tokens to generate, at most: caches have room for this many.
+        vocab: only ids below it are generated; None: all of the model's, including those that only pad its vocabulary.
         lengths, chunk: see `read_in_chunks`.
         progress: called with the number of tokens, padding included, of each chunk of the prompt that has been read.
 
@@ -214,9 +214,9 @@ def generate(
         return
     length = tokens.shape[1]
     model.check_length(length + steps - 1)
-    # In blocks, prompts and room: those of about one length share what is compiled.
+    # Prompts and room are whole blocks, so that similar lengths share compiled programs.
     chunk = _in_parts(max(1, min(chunk, math.ceil(length / SLOTS) * SLOTS)))
-    # On a mesh each takes a slot on every device that shares the text.
+    # On a mesh, each token takes a slot on every device that shares the text.
     room = lambda tokens: math.ceil(tokens / SLOTS) * SLOTS * per_device.text_parts()
     kept = Kept(model, math.ceil((length + chunk + room(steps)) / chunk) * chunk)
     for last in read_in_chunks(
@@ -237,7 +237,7 @@ def generate(
         at, key_of_step = end[:, None] + n, jax.random.fold_in(key, n)
         token, caches = _write(graph, state, layers, token, at, caches, key_of_step, sampling, vocab)
         if kept.grow(caches):
-            caches = ()  # gone before there are new ones
+            caches = ()  # freed before there are new ones
             so_far = jnp.concatenate(text, 1)
             slots = so_far.shape[1] + -so_far.shape[1] % chunk + room(steps - n - 1)
             of_rows = None if lengths is None else end + n + 1
@@ -263,14 +263,14 @@ def greedy(
 
 
 class TextReader:
-    """Reads texts one after another, each from where it parts from the one before, in O(T) memory.
+    """Reads texts one after another, each from where it differs from the text before, in O(T) memory.
 
-    What two texts have in common at their beginnings is computed once, in whole chunks. Of texts that share a trunk, such as
-    prompts whose needle stands deeper and deeper in one haystack, the deepest is best read first.
+    The common beginning of two texts is computed once, in whole chunks. For texts that share a trunk, such as prompts with a
+    needle at increasing depths of one haystack, read the deepest first.
 
     Args:
-        length: tokens that texts are padded to, on the left, besides what whole chunks need.
-        chunk: tokens read at once, at most; those of a length are as equal as blocks of 256 allow.
+        length: number of tokens that texts are padded to, on the left, before rounding up to whole chunks.
+        chunk: largest number of tokens read at once; the chunks of a text are as equal as blocks of 256 allow.
         read: number of last rows R whose logits are wanted; a chunk is at least as long.
 
     Raises:
@@ -284,14 +284,14 @@ class TextReader:
         self.chunk, self.read = _in_parts(max(read, math.ceil(equal / block) * block)), read
         self.slots = math.ceil(length / self.chunk) * self.chunk
         self._graph, self._state = nnx.split(model)
-        # Buffers are copied before each chunk, to go back there. Longer ones would take more memory than whole caches.
+        # Buffers are copied before each chunk, to rewind to it. Longer ones would take more memory than whole caches.
         self.kept = Kept(model, self.slots, most=self.chunk)
-        # The text before in its slots, the number of slots before it, and the caches.
+        # The previous text in its slots, the number of slots before it, and the caches.
         self._last: tuple[np.ndarray, int, Caches] | None = None
         self._states: list[Any] = []  # of the caches before each chunk of that text
 
     def __call__(self, tokens: Int[np.ndarray, " T"]) -> Float[Array, "R V"]:
-        """Logits of the last rows of a text, of at most as many tokens as the reader was made for and at least `read`."""
+        """Logits of the last rows of a text, which has at most `length` tokens and at least `read`."""
         pad = self.slots - len(tokens)
         text = np.pad(tokens, (pad, 0))
         logits = self._logits(text, pad)
@@ -300,7 +300,7 @@ class TextReader:
         return logits
 
     def _logits(self, text: np.ndarray, pad: int) -> Float[Array, "R V"] | None:
-        """Logits of the last rows; None where heads have missed something, and keep more from now on."""
+        """Logits of the last rows; None if heads may have missed something, and will keep more from now on."""
         start = 0
         if self._last is None:
             caches = _empty(self._graph, self._state, 1, self.slots, True, self.kept.groups)
@@ -308,12 +308,12 @@ class TextReader:
             before, pad_before, caches = self._last
             if (
                 pad_before == pad
-            ):  # from the chunk on that differs; the last is always read, since its logits are wanted
+            ):  # from the first chunk that differs; the last one is always read, because its logits are wanted
                 differs = text[: -self.chunk] != before[: -self.chunk]
                 start = int(np.append(differs, True).argmax()) // self.chunk * self.chunk
             state = self._states[start // self.chunk]
             state = jax.tree.map(per_device.OnHost.array, state)
-            caches, self._last = _rewind(caches, start, state), None  # donated: they are not to be used again
+            caches, self._last = _rewind(caches, start, state), None  # donated: they must not be used again
         del self._states[start // self.chunk :]
         for at in range(start, self.slots, self.chunk):
             position = np.arange(at, at + self.chunk, dtype=np.int32)[None] - pad
@@ -321,7 +321,7 @@ class TextReader:
             piece = text[None, at : at + self.chunk]
             saved = [cache.to_save for cache in caches]
             self._states.append(jax.tree.map(per_device.OnHost.of, saved))  # copies: caches are donated
-            # Every chunk gives logits: a second program, for chunks without them, would cost more to compile.
+            # Every chunk computes logits: a second program, for chunks without them, would cost more to compile.
             logits, caches = _read(self._graph, self._state, piece, position, caches, self.read)
             if self.kept.grow(caches):
                 return None
@@ -330,7 +330,7 @@ class TextReader:
 
 
 def _in_parts(chunk: int) -> int:
-    """The tokens of a chunk, of which every device that shares a text has as many."""
+    """The tokens of a chunk, rounded up so that every device that shares a text has equally many."""
     parts = per_device.text_parts()
     return math.ceil(chunk / parts) * parts
 

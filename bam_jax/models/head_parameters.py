@@ -1,4 +1,4 @@
-"""The numbers that a model has learned for each of its heads."""
+"""The learned parameters of each head of a model."""
 
 import numpy as np
 from flax import nnx
@@ -8,10 +8,10 @@ from bam_jax.models.transformer import Decoder
 
 
 def head_parameters(decoder: Decoder) -> dict[str, np.ndarray]:
-    """The encoding's parameters, trained or frozen, that are one number a head, and SSMax's `ssmax`, each [layers, heads].
+    """The encoding's parameters, trained or frozen, with one number per head, and SSMax's scale `ssmax`, each [layers, heads].
 
-    A prior that all layers share has no axis of layers; here it is one layer. Of a pattern these are the layers that have
-    the parameter, in their order. Parameters of other shapes, such as the weights of CABLE's steps, are left out.
+    A prior that all layers share appears as one layer. In a pattern, only the layers that have the parameter appear, in order.
+    Parameters of other shapes, such as the weights of CABLE's steps, are skipped.
     """
     heads, found = decoder.config.heads, dict[str, list[np.ndarray]]()
     stacks: list[dict[str, np.ndarray]] = []

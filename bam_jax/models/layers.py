@@ -1,4 +1,4 @@
-"""The parts of models besides attention: linear maps, norms, MLPs and heads, and which of them a family puts together."""
+"""The parts of models besides attention: linear maps, norms, MLPs and heads, and how a family combines them."""
 
 import dataclasses
 import functools
@@ -25,10 +25,10 @@ def product_dtype(name: str) -> jnp.dtype:
 
 
 def rngs_of(rngs: nnx.Rngs, name: str) -> nnx.Rngs:
-    """The random numbers of a part of a model, by its name alone.
+    """The random numbers of a part of a model, which depend only on the seed and its name.
 
-    Models of one seed share the initial values of every part that they have in common, whatever else they draw: what
-    differs between two encodings is then the encoding.
+    Models with the same seed share the initial values of every part that they have in common, whatever else they draw. Models
+    with two encodings then differ only in the encoding.
 
     >>> first, second = (rngs_of(nnx.Rngs(0), name).params() for name in ("query", "query"))
     >>> bool(first == second)
@@ -39,20 +39,20 @@ def rngs_of(rngs: nnx.Rngs, name: str) -> nnx.Rngs:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A way to build models that their layers share."""
+    """The design choices that all layers of a model share."""
 
     norm: Callable[..., nnx.Module]  # (width, epsilon=, dtype=, rngs=) -> module
     mlp: Callable[..., nnx.Module]  # (width, hidden, layers, family=, dtype=, rngs=) -> module
     bias: bool  # of linear maps
     tied: bool  # the head is always the transposed embedding
     embedding_std: float
-    # Of the initial kernels; those that write to the residual stream have (2 layers)^-1/2 of it, unless norms follow.
+    # Of the initial kernels; times (2 layers)^-1/2 for those that write to the residual stream, unless norms follow.
     # None: LeCun's, 1 / sqrt(inputs), for all.
     std: float | None
-    post_norm: bool = False  # norms stand behind the sums of a layer, and behind the embeddings
+    post_norm: bool = False  # norms follow the sums of a layer, and the embeddings
     masked: bool = False  # the head is a `MaskedHead`
-    sandwich: bool = False  # norms stand behind a layer's attention and MLP as well, before the sums
-    scaled_embedding: bool = False  # the embeddings of tokens times sqrt(width); the tied head has them as they are
+    sandwich: bool = False  # norms follow a layer's attention and MLP as well, before the sums
+    scaled_embedding: bool = False  # token embeddings are multiplied by sqrt(width); the tied head uses them unscaled
 
     def linear(
         self,
@@ -66,11 +66,12 @@ class Family:
     ) -> "Linear":
         """A linear map [..., inputs] -> [..., outputs].
 
-        `residual_layers`, of the decoder, if it writes to its stream; `bias` if it has one where the family has none.
+        `residual_layers`: number of the decoder's layers, if the map writes to its residual stream. `bias`: whether it has a bias
+        where the family has none.
         """
         options: dict[str, Any] = {}
         if self.std is not None:
-            # A norm behind the sum undoes the stream's growth.
+            # A norm after the sum undoes the stream's growth.
             scale = 1.0 if residual_layers is None or self.post_norm else (2 * residual_layers) ** -0.5
             options["kernel_init"] = nnx.initializers.normal(self.std * scale)
         return Linear(inputs, outputs, use_bias=self.bias or bias, dtype=dtype, rngs=rngs, **options)
@@ -90,7 +91,7 @@ class Family:
 
 
 class Linear(nnx.Linear):
-    """x K + b, with b added no narrower than in float32, so that its gradient, a sum over all tokens, is none in bfloat16."""
+    """x K + b. b is added in at least float32, so that its gradient, a sum over all tokens, is not computed in bfloat16."""
 
     def __init__(self, inputs: int, outputs: int, *, use_bias: bool, dtype: jnp.dtype, rngs: nnx.Rngs, **initial: Any):
         super().__init__(
@@ -104,15 +105,15 @@ class Linear(nnx.Linear):
 
 
 def wide(x: Float[Array, "..."]) -> jnp.dtype:
-    """The dtype of sums of such numbers: no narrower than float32."""
+    """The dtype for sums of such numbers: at least float32."""
     return jnp.promote_types(x.dtype, jnp.float32)
 
 
 def look_up(table: Float[Array, "V E"], index: Int[Array, "*B"]) -> Float[Array, "*B E"]:
-    """Rows of a table, whose gradient is summed no narrower than in float32.
+    """Rows of a table, whose gradient is summed in at least float32.
 
-    JAX sums it in the table's dtype. In bfloat16 a sum of equal summands stops at 256 of them, and a batch has thousands of
-    spaces.
+    JAX would sum it in the table's dtype. In bfloat16 a sum of equal terms stops growing after 256 of them, and a batch has
+    thousands of spaces.
     """
     return jnp.take(table, index, axis=0) if table.dtype == wide(table) else _narrow_rows(table, index)
 
@@ -123,13 +124,13 @@ def _narrow_rows(table: Array, index: Array) -> Array:
 
 
 def _rows_forward(table: Array, index: Array) -> tuple[Array, tuple[Array, Array]]:
-    return jnp.take(table, index, axis=0), (index, table[:, :0])  # an array without columns knows rows and dtype
+    return jnp.take(table, index, axis=0), (index, table[:, :0])  # an array without columns keeps rows and dtype
 
 
 def _rows_backward(residuals: tuple[Array, Array], d_rows: Array) -> tuple[Array, None]:
     index, like = residuals
-    flat = jnp.where(index < 0, index + like.shape[0], index).reshape(-1)  # the last row is -1, too
-    # Of sorted indices a GPU sums a run in registers. Of others its threads wait for each other to add to one row in memory.
+    flat = jnp.where(index < 0, index + like.shape[0], index).reshape(-1)  # -1 also means the last row
+    # With sorted indices, a GPU sums a run in registers. Otherwise its threads wait for each other to add to the same row.
     order = jnp.argsort(flat)
     summands = d_rows.reshape(flat.size, -1)[order].astype(wide(d_rows))
     total = jax.ops.segment_sum(summands, flat[order], like.shape[0], indices_are_sorted=True)
@@ -152,15 +153,15 @@ class SwiGLU(nnx.Module):
     def __call__(self, x: Float[Array, "B T E"]) -> Float[Array, "B T E"]:
         if self.gate.bias is not None or not _are_many(math.prod(x.shape[:-1]), self.gate.out_features):
             return self.down(self.activation(self.gate(x)) * self.up(x))
-        # One product for both maps reads the rows once, and gives the rows one gradient where two would be added. Stacked
-        # between its axes, a kernel stays cut over devices as it is.
+        # One product for both maps reads the rows once, and gives the rows one gradient instead of a sum of two. Stacking the
+        # kernels between their axes keeps their sharding.
         kernels = jnp.stack([self.gate.kernel[...], self.up.kernel[...]], axis=1).astype(self.gate.dtype)
         both = self.gate.dot_general(x.astype(self.gate.dtype), kernels, (((x.ndim - 1,), (0,)), ((), ())))
         return self.down(self.activation(both[..., 0, :]) * both[..., 1, :])
 
 
 def _are_many(tokens: Any, hidden: int) -> bool:
-    """Whether a device has so many tokens that two kernels are worth a copy; not where a batch's size is unknown."""
+    """Whether a device has enough tokens to justify copying two kernels; False if the size of the batch is unknown."""
     mesh = ambient_mesh()
     if mesh is not None:
         tokens //= math.prod(mesh.shape[axis] for axis in (*BATCH, CONTEXT))
@@ -205,14 +206,14 @@ class MaskedHead(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(vocab))
 
     def transform(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
-        """The rows that are multiplied with the embedding."""
+        """The rows that are multiplied by the embedding."""
         return self.norm(jax.nn.gelu(self.dense(x), approximate=False))
 
 
 def head_logits(
     rows: Float[Array, "*B E"], kernel: Float[Array, "E V"], bias: Float[Array, " V"] | None
 ) -> Float[Array, "*B V"]:
-    """Logits of rows, no narrower than float32."""
+    """Logits of rows, in at least float32."""
     logits = jnp.matmul(rows, kernel, preferred_element_type=wide(rows))
     return logits if bias is None else logits + bias
 
@@ -223,8 +224,8 @@ FAMILIES = {
         functools.partial(nnx.RMSNorm, epsilon=1e-5), SwiGLU, bias=False, tied=False, embedding_std=1.0, std=None
     ),
     "gpt2": Family(_layer_norm, GELU, bias=True, tied=True, embedding_std=0.02, std=0.02),
-    # No token types: a text is one segment, whose row would be added to every token. That moves all embeddings, and so all
-    # logits of a tied head, alike.
+    # No token types: a text is one segment, whose row would be added to every token. That would shift all embeddings, and so
+    # all logits of a tied head, equally.
     "bert": Family(
         functools.partial(_layer_norm, epsilon=1e-12),
         functools.partial(GELU, approximate=False),
@@ -260,8 +261,8 @@ section 5.5, Devlin et al. 2019), MosaicML's MPT, and Gemma 3 (both as transform
 
 def _dot_general_of_rows(x: Array, kernel: Array, dimension_numbers: tuple, **options: Any) -> Array:
     """`lax.dot_general` of [..., E] and [E, ...], as one matrix product on a CPU."""
-    # XLA's CPU backend computes the kernel's gradient, a contraction over two axes, four times slower than over one. Of rows
-    # and tokens that are both cut over devices, one axis cannot be made.
+    # XLA's CPU backend computes the kernel's gradient, a contraction over two axes, four times slower than over one. Rows and
+    # tokens that are both sharded cannot be merged into one axis.
     if platform() != "cpu" or jax.sharding.get_abstract_mesh().size > 1:
         return jax.lax.dot_general(x, kernel, dimension_numbers, **options)
     y = jax.lax.dot_general(x.reshape(-1, x.shape[-1]), kernel, (((1,), (0,)), ((), ())), **options)

@@ -1,8 +1,8 @@
-"""The pattern of encodings that layers repeat, and those whose places differ in numbers alone.
+"""The pattern of encodings that layers repeat, and patterns whose places differ only in numbers.
 
-Encodings without parameters that only turn queries and keys (RoPE, its rescalings, p-RoPE; NoPE turns by nothing) may differ in
-windows and log-length temperatures as well: their layers are one stack, one layer is compiled for all of them, and it reads its
-rates, its window and its temperature from a table, by its place.
+Some encodings have no parameters and only rotate queries and keys: RoPE, its rescalings, p-RoPE, and NoPE, which rotates by
+nothing. In a pattern of these, places may also differ in windows and log-length temperatures. All layers are then one stack, and
+one layer is compiled for all of them. It reads its rates, its window and its temperature from a table, by its place.
 """
 
 import dataclasses
@@ -57,10 +57,10 @@ def describe(config: Config) -> str:
 def scan_periods(
     x: Array, steps: Sequence[Callable], states: Sequence[nnx.State], stack_of: Sequence[int]
 ) -> Float[Array, "B T E"]:
-    """The rows after all layers of all periods; in a period a run of equal places is one scan.
+    """The rows after all layers of all periods; within a period, each run of equal places is one scan.
 
-    For each place, `steps` has (rows, state of a layer) -> (rows, None), `states` those of its run's layers in all periods,
-    stacked, and `stack_of` the number of its run.
+    For each place, `steps` has (rows, state of a layer) -> (rows, None), `states` the stacked states of its run's layers in all
+    periods, and `stack_of` the number of its run.
     """
     lengths = [(stack_of.index(run), stack_of.count(run)) for run in sorted({*stack_of})]
     by_period = [
@@ -82,12 +82,12 @@ class Alternative(nnx.Module):
         self.encoding, self.log_temperature = encoding, log_temperature
 
     def put_into(self, attention: Attention) -> None:
-        """Make a layer one of this place."""
+        """Give a layer the encoding and the temperature of this place."""
         attention.encoding, attention.log_temperature = self.encoding, nnx.data(self.log_temperature)
 
 
 def alternatives(pattern: Sequence[Spec], dims: Dims) -> list[Alternative] | None:
-    """The places of a pattern that differ in numbers alone; None where they differ in more, or there is one."""
+    """The places of a pattern that differ only in numbers; None if they differ in more, or if there is only one."""
     if len(pattern) == 1 or len({place.ssmax for place in pattern}) > 1:
         return None
     made = [nnx.eval_shape(lambda place=place: place.build(dims, nnx.Rngs(0))) for place in pattern]
@@ -105,15 +105,15 @@ def _only_turns(encoding: Encoding) -> bool:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """The numbers that layers read by their places, each with a first axis of P places; of one layer the same without it."""
+    """The numbers that layers read by place, each with a first axis of P places; for one layer, without that axis."""
 
-    # Of `Turning`; None where no place turns anything.
+    # For `Turning`; None if no place rotates anything.
     turns: UInt32[Array, "P N 2"] | None
     magnitude: Float[Array, " P"] | None
-    # Of `LogTemperature`, and 0 and 1 of a place without; None where no place has one.
+    # For `LogTemperature`, with 0 and 1 for a place without one; None if no place has one.
     alpha: Float[Array, " P"] | None
     start: Float[Array, " P"] | None
-    # Positions that a query sees; None where no place has a window, and the mask gives them.
+    # Positions that a query sees; None if no place has a window, because the mask then determines them.
     lowest: Int[Array, " P #B T"] | None
     highest: Int[Array, " P #B T"] | None
     # The number of keys that each token sees.
@@ -124,12 +124,12 @@ class Table:
         return jax.tree.map(lambda x: x[place], self)
 
     def put_into(self, attention: Attention, tokens: Tokens) -> TokenInfo:
-        """Make a layer one of this row's place, and say what it reads of tokens."""
+        """Give a layer the encoding and the temperature of this row, and return its `TokenInfo`."""
         if self.turns is not None and self.magnitude is not None:
             attention.encoding = Turning(self.turns, self.magnitude)
-        else:  # one of this trace, which may be changed
+        else:  # a copy in this trace, which may be modified
             attention.encoding = nnx.clone(attention.encoding)
-        attention.encoding.window = None  # which stands in the limits
+        attention.encoding.window = None  # it is in the limits
         attention.log_temperature = nnx.data(None)
         if self.alpha is not None and self.start is not None:
             attention.log_temperature = nnx.data(LogTemperature(self.alpha, self.start))

@@ -1,11 +1,11 @@
-"""Operations of a model on each device's share, where the compiler would cut them badly or not at all.
+"""Operations of a model on each device's shard, where the compiler would partition them badly or not at all.
 
-Without a mesh each of these is the operation itself.
+Without a mesh, each of these is the operation itself.
 
-A cache is cut along its slots. Each device keeps its part of every piece of text that is read, in slots of its own from the
-front, so that writing moves nothing; `position` holds each slot's token index. `length` is the number of slots that each
-device has written. Queries are then broadcast to the keys, because there are fewer of them. A rolling buffer, which is shorter
-than a device's part of a whole cache, is whole on every device that shares a text. There each device has a part of the queries.
+A cache is sharded along its slots. Each device stores its part of every chunk of text in its own slots, from the front, so
+writing moves no data; `position` holds each slot's token index. `length` is the number of slots that each device has written.
+Queries are then broadcast to the keys, because there are fewer of them. A rolling buffer, which is shorter than a device's part
+of a whole cache, is stored whole on every device that shares a text. There each device has a part of the queries.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ from bam_jax.system.errors import UserError
 
 
 def embed(table: nnx.Embed, tokens: Int[Array, "B T"]) -> Float[Array, "B T E"]:
-    """The tokens' embeddings; each device looks in its part of the vocabulary."""
+    """The tokens' embeddings; each device looks up its part of the vocabulary."""
     kernel, mesh = table.embedding[...].astype(table.dtype), ambient_mesh()
     if mesh is None:
         return look_up(kernel, tokens)
@@ -45,7 +45,7 @@ def embed(table: nnx.Embed, tokens: Int[Array, "B T"]) -> Float[Array, "B T E"]:
             return look_up(part, tokens)
         index = tokens - jax.lax.axis_index(TENSOR) * part.shape[0]
         mine = (index >= 0) & (index < part.shape[0])
-        # Each token is in one device's part, so that the sum has a single term. The compiler would gather the whole table.
+        # Each token is in one device's part, so the sum has a single term. The compiler would gather the whole table.
         return jax.lax.psum(jnp.where(mine[..., None], look_up(part, index), 0), TENSOR)
 
     rows, text = P(TENSOR) if cut else P(), text_cut(tokens.shape, mesh)
@@ -61,13 +61,13 @@ def mesh_attention(
     tiling: Tiling,
     backend: str = "auto",
 ) -> Float[Array, "B T H D"]:
-    """`attention`, and under a mesh the same on every device's share: rows, heads, and parts of each text.
+    """`attention`; under a mesh, each device computes its shard of rows, heads and sequence.
 
-    Where queries are those of the keys, these travel round a ring. Where they are fewer, as beside a cache, every device
-    attends from all of them to its own keys, and the results are merged by their normalisers.
+    If there are as many queries as keys, keys travel around a ring. If there are fewer, as with a cache, every device attends
+    from all queries to its own keys, and the results are merged by their normalisers.
 
-    Kernels are not cut by the compiler, so that it is done here. Under a mesh call it inside `jax.jit`. Where the mesh's
-    axes are explicit, the result has the type of q.
+    The compiler does not partition kernels, so this is done here. Under a mesh, call it inside `jax.jit`. If the mesh's axes
+    are explicit, the result has the type of q.
     """
     mesh = ambient_mesh()
     if mesh is None:
@@ -79,7 +79,7 @@ def mesh_attention(
     _, slots = text_cut(k.shape, mesh)
     merged = slots is not None and not (around and text) and mesh.shape[CONTEXT] > 1
     text = None if merged or not around else text
-    if text and mesh.shape[CONTEXT] > 1:  # a cache's blocks may not be cut where its slots are
+    if text and mesh.shape[CONTEXT] > 1:  # the blocks of a cache's summary may not align with the shards
         scoring = dataclasses.replace(scoring, keys=dataclasses.replace(scoring.keys, summary=None))
 
     def attend_locally(q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
@@ -94,15 +94,15 @@ def mesh_attention(
     specs = (heads, of_keys, of_keys, _scoring_specs(scoring, rows, text, slots))
     explicit = bool(mesh.explicit_axes)
     operands = q, k, v, scoring
-    if explicit:  # `jax.shard_map` takes operands of explicit axes only where their types name these very specs
+    if explicit:  # with explicit axes, `jax.shard_map` takes only operands whose types have exactly these specs
         operands = jax.sharding.reshard(operands, specs)
     out = jax.shard_map(attend_locally, in_specs=specs, out_specs=heads, check_vma=False)(*operands)
     return jax.sharding.reshard(out, jax.typeof(q).sharding) if explicit else out
 
 
 def _merged(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, backend: str) -> Array:
-    """Attention from all queries to the keys of all devices, of which this one has its own."""
-    if scoring.sink_logits is not None:  # takes its share once
+    """Attention from all queries to the keys of all devices; this device computes its own keys' part."""
+    if scoring.sink_logits is not None:  # it takes its share once
         mine = jnp.where(jax.lax.axis_index(CONTEXT) == 0, scoring.sink_logits, -1e30)
         scoring = dataclasses.replace(scoring, sink_logits=mine)
     out, lse = attention(q, k, v, scoring, tiling=tiling, backend=backend, return_lse=True)
@@ -112,7 +112,7 @@ def _merged(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, back
 
 
 def _cut(rows: Any, text: Any) -> Callable[[Array], P]:
-    """(array) -> its spec: [#B, T] or [#B, #H, T]; axes of length one, common to all rows or heads, are whole."""
+    """(array) -> its spec: [#B, T] or [#B, #H, T]; axes of length one, common to all rows or heads, are not sharded."""
 
     def spec(x: Array) -> P:
         own = rows if x.shape[0] > 1 else None
@@ -138,9 +138,9 @@ def _scoring_specs(scoring: Scoring, rows: Any, text: Any, slots: Any) -> Scorin
 
 
 def on_all[Rows](rows: Rows) -> Rows:
-    """The last rows of a text, [#B, R] or [#B, #H, R], which all devices that share it have.
+    """Replicate the last rows of a text, [#B, R] or [#B, #H, R], on all devices that share it.
 
-    The compiler would cut them like the text, and then what it computes of them like the heads.
+    The compiler would shard them like the text, and then what it computes from them like the heads.
     """
     if ambient_mesh() is None:
         return rows
@@ -162,7 +162,7 @@ def head_parts() -> int:
 
 @dataclasses.dataclass(frozen=True)
 class OnHost:
-    """An array in the host's memory, shard by shard: those of this process."""
+    """An array in host memory, as the shards of this process."""
 
     shape: tuple[int, ...]
     sharding: jax.sharding.Sharding
@@ -179,7 +179,7 @@ class OnHost:
 
 
 def cache_specs(cache: Cache, mesh: Mesh | AbstractMesh) -> Cache:
-    """The specs of a cache of which each device has its heads, rows and slots."""
+    """The specs of a cache that is sharded over heads, rows and slots."""
     rows, _ = text_cut(cache.k.shape, mesh)
     vectors = P(rows, CONTEXT, TENSOR)
     tokens = jax.tree.map(_cut(rows, CONTEXT), cache.tokens)
@@ -188,7 +188,7 @@ def cache_specs(cache: Cache, mesh: Mesh | AbstractMesh) -> Cache:
 
 
 def place(cache: LayerCache) -> LayerCache:
-    """A cache of which each device has its heads, rows and slots."""
+    """The cache, sharded over heads, rows and slots."""
     mesh = ambient_mesh()
     if mesh is None:
         return cache
@@ -197,7 +197,7 @@ def place(cache: LayerCache) -> LayerCache:
 
 
 def append(cache: Cache, k: Array, v: Array, tokens: Tokens, state: Any) -> Cache:
-    """`Cache.append`; where texts are cut each device writes its part of the tokens, and an empty slot where it has none."""
+    """`Cache.append`; if texts are sharded, each device writes its part of the tokens, and an empty slot if it has none."""
     mesh = ambient_mesh()
     if mesh is None:
         return cache.append(k, v, tokens, state)
@@ -224,7 +224,7 @@ def append(cache: Cache, k: Array, v: Array, tokens: Tokens, state: Any) -> Cach
 
 
 def _pruned_specs(cache: PrunedCache, mesh: Mesh | AbstractMesh) -> PrunedCache:
-    """The specs of a pruned cache: heads that keep everything as in a whole one, and of others every slot on each device."""
+    """The specs of a pruned cache: as in a whole one for heads that keep everything; others have all slots on each device."""
     parts: Any = tuple(
         cache_specs(part, mesh) if isinstance(part, Cache) else _rolling_specs(part, mesh) for part in cache.parts
     )
@@ -234,7 +234,7 @@ def _pruned_specs(cache: PrunedCache, mesh: Mesh | AbstractMesh) -> PrunedCache:
 
 
 def _rolling_specs(cache: RollingCache, mesh: Mesh | AbstractMesh) -> RollingCache:
-    """The specs of a rolling buffer, of which each device has its heads and rows."""
+    """The specs of a rolling buffer, which is sharded over heads and rows."""
     rows, _ = text_cut(cache.k.shape, mesh)
     vectors, (tokens, dropped) = P(rows, None, TENSOR), jax.tree.map(_cut(rows, None), (cache.tokens, cache.dropped))
     specs: Any = {"k": vectors, "v": vectors, "tokens": tokens, "length": P(), "dropped": dropped}
@@ -244,7 +244,7 @@ def _rolling_specs(cache: RollingCache, mesh: Mesh | AbstractMesh) -> RollingCac
 def pruned_attention(
     cache: PrunedCache, q: Array, k: Array, v: Array, scoring: Scoring, *, tiling: Tiling, backend: str
 ) -> tuple[Array, PrunedCache]:
-    """`PrunedCache.attend`; on a mesh every device attends to its share of each part."""
+    """`PrunedCache.attend`; on a mesh, every device computes its share of each part."""
     out, cache = cache.attend(q, k, v, scoring, tiling=tiling, backend=backend, of_part=_attend_part)
     return out, place(cache)  # type: ignore[return-value]
 
@@ -288,7 +288,7 @@ def _attend_part(
 
 
 def rewound(cache: LayerCache, length: Array | int, saved: Any) -> LayerCache:
-    """`Cache.rewound` to a number of tokens that all devices have written alike."""
+    """`Cache.rewound` to a number of tokens of which all devices have written equally many."""
     if ambient_mesh() is None:
         return cache.rewound(length, saved)
     if isinstance(cache, PrunedCache):
@@ -325,7 +325,7 @@ def last_coordinate(cache: LayerCache) -> Coordinate:
 def coordinate(
     encoding: Encoding, x: Float[Array, "B T E"], filled: Bool[Array, "#B T"], before: Coordinate
 ) -> tuple[Coordinate, Coordinate]:
-    """`encoding.coordinate`, on each device's part of the texts where a mesh cuts them: activations stay where they are."""
+    """`encoding.coordinate`; if a mesh shards the texts, on each device's part, so activations stay where they are."""
     mesh = ambient_mesh()
     own = type(encoding).coordinate is not Encoding.coordinate
     if mesh is None or mesh.shape[CONTEXT] == 1 or before is not None or not own or text_cut(x.shape, mesh)[1] is None:
@@ -342,6 +342,6 @@ def coordinate(
         coordinate_of_part,
         in_specs=(P(), tokens, tokens),
         out_specs=P(None, None, CONTEXT),
-        axis_names={CONTEXT},  # the compiler cuts rows and heads
+        axis_names={CONTEXT},  # the compiler partitions rows and heads
         check_vma=False,
     )(state, x, filled)

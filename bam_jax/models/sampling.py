@@ -1,4 +1,4 @@
-"""The draw of the next token from its logits: temperature, the most likely k, the most likely share p."""
+"""Sampling of the next token from its logits: temperature, top-k and top-p."""
 
 import dataclasses
 import math
@@ -23,7 +23,7 @@ class Sampling:
 
         p = softmax(logits / temperature) over the k most likely tokens, and of those over the fewest whose p add up to top_p
 
-    Tokens that are as likely as the last of those stay as well.
+    Tokens that are as likely as the last of those are kept as well.
 
     Args:
         temperature: 0 gives the most likely token.
@@ -43,7 +43,7 @@ class Sampling:
             if isinstance(value := getattr(self, name), bool) or not isinstance(value, int | float | np.number):
                 raise UserError(f"{name}={shown(value)} must be a number, not {type(value).__name__}")
         whole_number("top_k", self.top_k)
-        if not 0 <= self.temperature < math.inf:  # NaN is not either
+        if not 0 <= self.temperature < math.inf:  # NaN fails as well
             raise UserError(
                 f"temperature={self.temperature} must be 0, for the most likely token, or a finite number above, as in 0.8"
             )
@@ -51,7 +51,7 @@ class Sampling:
             raise UserError(f"top_p={self.top_p} must be a share above 0 and at most 1, for all tokens")
 
     def __call__(self, logits: Float[Array, "B V"], key: Array) -> Int[Array, " B"]:
-        """A token of each row."""
+        """Draw a token for each row."""
         if self.temperature == 0:
             return jnp.argmax(logits, axis=-1).astype(jnp.int32)
         return jax.random.categorical(key, self.restrict(logits), axis=-1).astype(jnp.int32)
@@ -59,7 +59,7 @@ class Sampling:
     def restrict(self, logits: Float[Array, "B V"]) -> Float[Array, "B V"]:
         """Logits whose softmax is the distribution, for a temperature above 0; -inf for tokens that are left out."""
         logits = logits.astype(jnp.float32)
-        # Their maximum is 0 first: a temperature close to 0 makes no inf - inf.
+        # The maximum is subtracted first, so that a temperature close to 0 does not lead to inf - inf.
         logits = (logits - logits.max(-1, keepdims=True)) / max(self.temperature, float(jnp.finfo(jnp.float32).tiny))
         if 0 < self.top_k < logits.shape[-1]:
             least = jax.lax.top_k(logits, self.top_k)[0][..., -1:]
@@ -67,8 +67,8 @@ class Sampling:
         if self.top_p < 1:
             falling = jnp.sort(logits, axis=-1, descending=True)
             p = jax.nn.softmax(falling, axis=-1)
-            share = max(self.top_p, float(jnp.finfo(jnp.float32).tiny))  # a smaller one is 0 there, and keeps no token
-            kept = jnp.cumsum(p, axis=-1) - p < share  # what stands before a token does not yet make up the share
+            share = max(self.top_p, float(jnp.finfo(jnp.float32).tiny))  # less is 0 in float32, and keeps no token
+            kept = jnp.cumsum(p, axis=-1) - p < share  # the tokens before it do not yet make up the share
             least = jnp.where(kept, falling, jnp.inf).min(-1, keepdims=True)
             logits = jnp.where(logits < least, -jnp.inf, logits)
         return logits

@@ -1,4 +1,4 @@
-"""The transformer of both papers: token embeddings, a stack of layers, and a head, as a family of models has them."""
+"""The transformer of both papers: token embeddings, a stack of layers, and a head, for each model family."""
 
 import dataclasses
 import itertools
@@ -35,17 +35,17 @@ def build(config: Config, *, vocab: int, rngs: nnx.Rngs) -> "Decoder":
 
 
 class Decoder(nnx.Module):
-    """A language model over token ids; its layers are one stacked block, scanned. With `config.causal` off, an encoder.
+    """A language model over token ids. Its layers are one stacked block, which is scanned. With `config.causal` off, an encoder.
 
-    In a family of post-norm layers the norm beside them is that of the embeddings; in others it follows the last layer.
+    `norm` follows the embeddings in a post-norm family, and the last layer in other families.
 
-    A pattern whose places differ in numbers alone has the parameters of a single encoding (`alternatives`). Of another `layers`
-    holds a stacked block for each run of equal places, "0", "1", ..., whose first axis has the layers of that run in all
-    periods; the scan is one over periods, and within those one over each run.
+    A pattern whose places differ only in numbers has the parameters of a single encoding (`alternatives`). For any other pattern,
+    `layers` holds a stacked block for each run of equal places, "0", "1", ..., whose first axis has the layers of that run in all
+    periods. A scan over periods then contains a scan over each run.
 
     Args:
         encoding: the positional encoding of every layer, or the pattern of encodings that they repeat.
-        context: training context in tokens, which some encodings need to know.
+        context: training context in tokens, which some encodings need.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Decoder(nnx.Module):
                 return Block(config, encoding, dims, dtype=dtype, rngs=rngs)
 
             made = build(nnx.Rngs(params=keys.params.key[...][np.array(own)]))
-            if encoding.shared:  # one for all layers, in the place of the stacked ones, without their axis of layers
+            if encoding.shared:  # one for all layers, instead of the stacked ones, without an axis of layers
                 made.attention.encoding = encoding.build(dims, rngs_of(rngs, "encoding"))
             return made
 
@@ -109,11 +109,11 @@ class Decoder(nnx.Module):
 
         Args:
             tokens: ids.
-            segment: document numbers of packed rows, from 1; 0 pads. Not together with caches.
+            segment: document numbers of packed rows, from 1; 0 is padding. Not together with caches.
             position: index of each token in its text (`EMPTY`: no token); None: 0 ... T - 1.
-            caches: of the tokens that came before; given back with these behind them.
+            caches: caches of the preceding tokens; returned with these tokens appended.
             read: number of last rows R whose logits are wanted; None: all. 0 fills the caches and computes no logits.
-            layers: `layer_states()`, where the caller has them already; together with caches or read.
+            layers: `layer_states()`, if the caller has them already; together with caches or read.
 
         Raises:
             UserError: a row longer than a learned position table, or caches together with segment or in an encoder.
@@ -157,19 +157,19 @@ class Decoder(nnx.Module):
         return x if self.post_norm else self.norm(x), caches
 
     def stacks(self) -> list[Block]:
-        """The stacked blocks of the layers, in the order of their places; mostly there is one."""
+        """The stacked blocks of the layers, in the order of their places; usually there is one."""
         if isinstance(self.layers, Block):
             return [self.layers]
         return [self.layers[name] for name in sorted(self.layers, key=int)]
 
     def drop_weights(self, key: Key[Array, ""]) -> None:
-        """From now on drop attention weights at the rate `config.attention_dropout`, in each layer others: for training alone."""
+        """From now on, drop attention weights at the rate `config.attention_dropout`, others in each layer; only for training."""
         for n, stack in enumerate(self.stacks()):
             layers = sum(self.stack_of[place] == n for place, _ in self.order())
             stack.attention.dropout_seed = nnx.Variable(jax.random.bits(jax.random.fold_in(key, n), (layers,)))
 
     def order(self) -> Iterator[tuple[int, int]]:
-        """For each layer its place in the pattern, and its number in the stack of that."""
+        """For each layer, its place in the pattern, and its index in the stack of that place."""
         seen = dict.fromkeys(self.stack_of, 0)
         for n in range(self.config.layers):
             place = n % len(self.stack_of)
@@ -178,7 +178,7 @@ class Decoder(nnx.Module):
             seen[stack] += 1
 
     def _scan(self, x: Array, infos: list[TokenInfo]) -> Array:
-        """The rows after all layers, one of each stack compiled."""
+        """The rows after all layers; one layer of each stack is compiled."""
         remat = self._remat
         after = lambda layer, info, x: (sharding.shard_activations(layer(x, info)[0]), None)
         places = self._places()
@@ -201,7 +201,7 @@ class Decoder(nnx.Module):
         return scan_periods(x, steps, [state for _, state in places], self.stack_of)
 
     def _remat(self, layer: Callable) -> Callable:
-        """The layer, computed again in the backward pass as the configuration says."""
+        """The layer, recomputed in the backward pass as the configuration specifies."""
         if not self.config.remat:
             return layer
         saved = jax.checkpoint_policies
@@ -220,7 +220,7 @@ class Decoder(nnx.Module):
         layers: Sequence[nnx.State],
     ) -> tuple[Array, Caches | None]:
         """The last `read` rows after all layers, and their caches."""
-        # A scan could do neither: the last layer computes no rows but those, and each cache is updated in place, not copied.
+        # Two things a scan could not do: the last layer computes only these rows, and each cache is updated in place, not copied.
         places = self._places()
         updated: list[LayerCache] = []
         for n, (state, (place, _)) in enumerate(zip(layers, self.order(), strict=True)):
@@ -236,10 +236,10 @@ class Decoder(nnx.Module):
         return x, tuple(updated) or None
 
     def layer_states(self) -> list[nnx.State]:
-        """The parameters of each layer, apart.
+        """The parameters of each layer, unstacked.
 
-        XLA's CPU backend copies a layer's weights out of the stacked ones whenever it multiplies with them. Who decodes many
-        tokens takes them apart once.
+        XLA's CPU backend copies a layer's weights out of the stacked ones whenever it multiplies by them. To decode many tokens,
+        unstack them once.
         """
         places = self._places()
         return [jax.tree.map(lambda s, at=at: s[at], places[place][1]) for place, at in self.order()]
@@ -250,7 +250,7 @@ class Decoder(nnx.Module):
         return [makes[place](state) for state, (place, _) in zip(self.layer_states(), self.order(), strict=True)]
 
     def _places(self) -> list[tuple[Callable[[nnx.State], Block], nnx.State]]:
-        """For each place a function that makes a layer of its state, and the states of its stack's layers, stacked."""
+        """For each place, a function that makes a layer from its state, and the stacked states of its stack's layers."""
         shared = nnx.PathContains("encoding") if self.shared_encoding else False
         split = [nnx.split(stack, shared, ...) for stack in self.stacks()]
 
@@ -270,7 +270,7 @@ class Decoder(nnx.Module):
     def scorings(
         self, tokens: Int[Array, "B T"], *, segment: Int[Array, "#B T"] | None = None
     ) -> list[tuple[Float[Array, "B T H D"], Float[Array, "B T K D"], Scoring]]:
-        """Queries, keys and scoring of every layer: with `bam_jax.theory`, its attention weights and their factors."""
+        """Queries, keys and scoring of every layer, from which `bam_jax.theory` computes attention weights and their factors."""
         x, infos = self._embed(tokens, segment, None)
         layers = []
         for block, (place, _) in zip(self.blocks(), self.order(), strict=True):
@@ -281,7 +281,7 @@ class Decoder(nnx.Module):
         return layers
 
     def _embed(self, tokens: Array, segment: Array | None, position: Array | None) -> tuple[Array, list[TokenInfo]]:
-        """The rows before the first layer, and for each place what its layers share about them."""
+        """The rows before the first layer, and for each place the information about them that its layers share."""
         consecutive = position is None
         if position is None:
             self.check_length(tokens.shape[1])
@@ -298,7 +298,7 @@ class Decoder(nnx.Module):
         return sharding.shard_activations(x if norm is None else norm(x)), infos
 
     def reach(self, slots: int) -> list[Int[Array, " K"]]:
-        """For each layer the tokens that each key head must keep in texts of `slots` tokens; see `Attention.reach`."""
+        """For each layer, the tokens that each key head must keep in texts of `slots` tokens; see `Attention.reach`."""
         return [block.attention.reach(slots, self.prune_cache) for block in self.blocks()]
 
     def caches(
@@ -306,10 +306,10 @@ class Decoder(nnx.Module):
     ) -> Caches:
         """Empty caches for at least `slots` tokens in each of `batch` rows, whose positions are the same or each row's own.
 
-        With `groups` of every layer, heads keep as many tokens as those say (`attention.pruned`).
+        With `groups` for every layer, heads keep as many tokens as their group has (`attention.pruned`).
 
-        On a mesh whose context cuts texts, a piece takes as many slots as the next multiple of that, so a single token takes
-        one on each device.
+        On a mesh whose context axis shards texts, a chunk's slots are rounded up to a multiple of its size, so a single token
+        takes one on each device.
         """
         parts = per_device.text_parts()
         if parts > 1:  # whole blocks on each device
@@ -325,7 +325,7 @@ class Decoder(nnx.Module):
         return tuple(map(per_device.place, made))
 
     def _with_kinds(self, info: TokenInfo, ids: Array) -> TokenInfo:
-        """The info with the tokens' ids, where the first layer's keys and values go by those alone: positions are in neither."""
+        """The info with the tokens' ids, if the first layer's keys and values depend on these alone and not on positions."""
         if self.position is not None or type(self._encodings()[0]).turn is not Encoding.turn:
             return info
         kinds = UniqueKeys(ids, self.embed.num_embeddings)
@@ -363,7 +363,7 @@ def split(decoder: nnx.Module) -> tuple[nnx.GraphDef, dict[str, dict[str, Any]]]
 
 
 def placed(decoder: Decoder, mesh: Mesh | None) -> Decoder:
-    """A model whose parameters are cut over a mesh as in training; None: as it is."""
+    """The model with its parameters sharded over a mesh as in training; None: unchanged."""
     if mesh is None:
         return decoder
     graph, tree = split(decoder)

@@ -1,1 +1,1 @@
-"""The logits of attention: tokens, mask and scoring, tile by tile, and which tiles matter."""
+"""The logits of attention: tokens, mask and scoring, computed tile by tile, and which tiles are needed."""

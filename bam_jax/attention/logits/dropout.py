@@ -19,14 +19,14 @@ class Dropout:
 
         out_i = sum_j keep_ij p_ij v_j / (1 - rate),   keep_ij = (u(seed, row, head, document, i, j) >= rate)
 
-    p is the softmax over all visible keys: dropout leaves its normaliser alone. u is uniform on [0, 1): 32 bits of a hash of the
-    row of the batch, the query head, the number of the query's document if there are documents, and the positions of query and
-    key. All backends, devices and steps of a ring therefore drop the same weights.
+    p is the softmax over all visible keys; dropout does not change its normaliser. u is uniform on [0, 1): 32 bits of a hash of
+    the batch row, the query head, the query's document number if there are documents, and the positions of query and key. All
+    backends, devices and ring steps therefore drop the same weights.
 
     Args:
-        rate: share of the weights that are dropped, a number of Python from 0 to below 1. 0 is the program without dropout.
-        seed: an integer, of which the lower 32 bits count, or a key of `jax.random`; another one for each layer and step. An
-            array compiles once for all seeds. [B, H]: a seed for each row and query head, as `per_head` makes them.
+        rate: share of the weights that are dropped, a Python number from 0 to below 1. 0 is the same program as no dropout.
+        seed: an integer, of which the lower 32 bits are used, or a key of `jax.random`. Use another one for each layer and step.
+            If it is an array, a new seed does not recompile. [B, H]: a seed for each row and query head, as from `per_head`.
 
     Example:
       >>> from bam_jax import attend
@@ -44,7 +44,7 @@ class Dropout:
     def per_head(self, batch: int, heads: int) -> "Dropout":
         """The same dropout with a seed for each row and query head, uint32 [B, H].
 
-        Inside `jax.shard_map` a device counts its rows and heads from 0. Call this outside, and cut the seeds as q is cut.
+        Inside `jax.shard_map` a device counts its rows and heads from 0. Call this outside, and shard the seeds like q.
         """
         assert self.seed is not None
         if jnp.ndim(self.seed) == 2:
@@ -58,7 +58,7 @@ class Dropout:
         return dataclasses.replace(self, seed=_mix(_mix(seed, rows)[:, None], columns))
 
     def query_code(self, tokens: Tokens) -> UInt32[Array, "B H T"]:
-        """A random number of each query in each head; needs the seeds of `per_head`."""
+        """A random number for each query and head; needs the seeds of `per_head`."""
         assert not isinstance(self.seed, int | None)
         code = self.seed.astype(jnp.uint32)[:, :, None]
         if tokens.segment is not None:
@@ -66,24 +66,24 @@ class Dropout:
         return _mix(code, tokens.position.astype(jnp.uint32)[:, None])
 
     def factor(self, queries: Tokens, keys: Tokens, dtype: jnp.dtype) -> Float[Array, "B H T S"]:
-        """What multiplies each weight: 1 / (1 - rate), or 0 where it is dropped."""
+        """The factor of each weight: 1 / (1 - rate), or 0 if it is dropped."""
         return factor(self.query_code(queries)[..., None], key_code(keys)[:, :, None], self.rate, dtype)
 
 
 def key_code(tokens: Tokens) -> UInt32[Array, "#B 1 S"]:
-    """A random number of each key, the same in all heads."""
+    """A random number for each key, the same in all heads."""
     return _hash(tokens.position.astype(jnp.uint32) + _STEP)[:, None]
 
 
 def factor(code_i: UInt32[Array, "..."], code_j: UInt32[Array, "..."], rate: float, dtype: jnp.dtype) -> Array:
-    """What multiplies the weight of a query and a key, from the codes of both; arrays of any shape that broadcast."""
+    """The factor of each weight, from the codes of query and key; arrays of any shapes that broadcast."""
     least = np.uint32(min(round(rate * 2**32), 2**32 - 1))
     kept = _hash(code_i ^ code_j) >= least
     return jnp.where(kept, jnp.asarray(1 / (1 - rate), dtype), jnp.asarray(0, dtype))
 
 
 def drop(weights: Array, factor: Array | None) -> Array:
-    """Weights, or their cotangents, times `factor`; None: as they are. A product, so that NaN stays NaN."""
+    """Weights, or their cotangents, times `factor`; None: unchanged. This is a product, so NaN stays NaN."""
     return weights if factor is None else weights * factor
 
 
@@ -92,7 +92,7 @@ def _mix(code: Array, word: Array) -> Array:
 
 
 def _hash(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
-    """lowbias32: a bijection of 32 bits, each of which depends on all."""
+    """lowbias32: a bijection of 32 bits; each output bit depends on all input bits."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
     return x ^ (x >> np.uint32(16))

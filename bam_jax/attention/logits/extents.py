@@ -1,6 +1,6 @@
-"""The extents of blocks of queries and of keys: what bounds the logits of a tile without a look at its pairs.
+"""The extents of blocks of queries and keys, which bound the logits of a tile without computing its pairs.
 
-What is not a number becomes an infinity here, which every bound keeps: on CPUs, XLA's maximum of many numbers loses NaN.
+NaN becomes an infinity here, which every bound keeps, because on CPUs XLA's maximum of many numbers loses NaN.
 """
 
 import dataclasses
@@ -19,25 +19,25 @@ from bam_jax.attention.logits.tokens import EMPTY, Summary, Tokens
 from bam_jax.biases.base import Range
 
 type Numbers = tuple[Int[Array, " N"], Int[Array, " N"]]
-"""The smallest and the largest number of each block; (EMPTY, -1), a range that meets none, of a block without any."""
+"""The smallest and the largest number of each block; (EMPTY, -1), an empty range, for a block without any."""
 
 
-_LOW, _HIGH = ("first", "lowest"), ("last", "highest", "norm")  # The numbers of a summary.
+_LOW, _HIGH = ("first", "lowest"), ("last", "highest", "norm")  # The minima and the maxima of a summary.
 
 
 class Extents(NamedTuple):
-    """The extents of the N blocks of one side, in all rows of the batch; every array has the blocks along its last axis."""
+    """The extents of the N blocks of one side, over all rows of the batch; blocks are the last axis of every array."""
 
     position: Numbers  # of the tokens
-    document: Numbers | None  # of the tokens' documents; None: one document a row
-    document_or_pad: Numbers | None  # the same, where a pad is of document 0
-    in_each_row: Bool[Array, " N"]  # whether each row of the batch has a token there
-    coordinate: Range  # smallest and largest coordinate, leaves [#H, N]; 0 of a block without tokens
-    norm: Float[Array, "H N"]  # at least the largest norm of the keys, or of the queries times abs(t_i) times the scale
+    document: Numbers | None  # of the tokens' documents; None: one document per row
+    document_or_pad: Numbers | None  # the same, with padding as document 0
+    in_each_row: Bool[Array, " N"]  # whether every row of the batch has a token in the block
+    coordinate: Range  # smallest and largest coordinate, leaves [#H, N]; 0 for a block without tokens
+    norm: Float[Array, "H N"]  # bound of the norms of the keys, or of the queries times abs(t_i) times the scale
     # smallest and largest t_i of the queries; None: keys
     coldest: Float[Array, "#H N"] | None = None
     hottest: Float[Array, "#H N"] | None = None
-    # of what any query of a block sees, and of what all of them see; None: keys
+    # of what at least one query of a block sees, and of what all of them see; None: keys
     limits: tuple[Limits, Limits] | None = None
 
     @classmethod
@@ -65,7 +65,7 @@ class Extents(NamedTuple):
         block: int,
         v: Float[Array, "B S K D"] | None = None,
     ) -> "Extents":
-        """The extents of blocks of keys, with the heads of the queries."""
+        """The extents of blocks of keys, repeated for the query heads."""
         dtype, keys = jnp.promote_types(q.dtype, jnp.float32), scoring.keys
         batch, slots, heads, _ = k.shape
         summary = keys.summary
@@ -102,19 +102,19 @@ def possibly_visible(queries: Extents, keys: Extents) -> Bool[Array, "N M"]:
 
 
 def wholly_visible(queries: Extents, keys: Extents) -> Bool[Array, "N M"]:
-    """Tiles in which every query sees every key that is there."""
+    """Tiles in which every query sees every key; empty slots do not count."""
     _, narrowest = _limits_of(queries)
     _, (j_first, j_last) = across((), keys.position)
     seen = (queries.position[1][:, None] >= 0) & narrowest.enclose(j_first, j_last)
     if queries.document_or_pad is not None and keys.document_or_pad is not None:
-        # Pads count here: a block with one of them is no block of one document.
+        # Padding counts here: a block that contains any is not a block of one document.
         (i_first, i_last), (j_first, j_last) = across(queries.document_or_pad, keys.document_or_pad)
         seen = seen & (i_first > 0) & (i_first == i_last) & (j_first == i_first) & (j_last == i_last)
     return seen
 
 
 def _limits_of(queries: Extents) -> tuple[Limits, Limits]:
-    """The limits of what any query of a block sees, and of what all of them see, [N, 1]."""
+    """The limits of what at least one query of a block sees, and of what all of them see, [N, 1]."""
     assert queries.limits is not None
     return across(queries.limits, ())[0]
 
@@ -125,14 +125,14 @@ def across(queries: Any, keys: Any) -> tuple[Any, Any]:
 
 
 def norms(x: Float[Array, "... D"], dtype: jnp.dtype) -> Float[Array, "..."]:
-    """At least the norms of some vectors, computed in `dtype`."""
-    # The square of a number below the root of the smallest normal one is lost; together these are shorter than this.
+    """Upper bounds of the norms of vectors, computed in `dtype`."""
+    # Squares of numbers below the root of the smallest normal number underflow. A vector of them is shorter than this.
     lost = math.sqrt(x.shape[-1] * float(jnp.finfo(dtype).tiny))
     return jnp.sqrt(jnp.sum(jnp.square(x.astype(dtype)), -1)) + lost
 
 
 def key_norms(k: Float[Array, "B S K D"], v: Float[Array, "B S K D"] | None, dtype: jnp.dtype) -> Float[Array, "B S K"]:
-    """At least the norms of keys; infinite where a key or its value is not finite, which proves nothing."""
+    """Upper bounds of the norms of keys; infinite, which proves nothing, if a key or its value is not finite."""
     norm = norms(k, dtype)
     known = jnp.isfinite(norm) if v is None else jnp.isfinite(norm) & jnp.isfinite(v).all(-1)
     return jnp.where(known, norm, jnp.inf)
@@ -152,18 +152,18 @@ def summarize(tokens: Tokens, norm: Float[Array, "B T H"], block: int) -> Summar
     highest = jax.tree.map(functools.partial(extreme, jnp.max, -jnp.inf), tokens.coordinate)
     norm = jnp.where(filled[:, 0, : norm.shape[1], None], norm, 0)
     norm = jnp.pad(norm, ((0, 0), (0, -norm.shape[1] % block), (0, 0)))
-    # Maxima come first: a transposed copy of all norms would be the largest array here.
+    # Maxima first: a transposed copy of all norms would be the largest array here.
     norm = norm.reshape(norm.shape[0], -1, block, norm.shape[2]).max(2).swapaxes(1, 2)
     return Summary(position.min(2), last, lowest, highest, norm, block)
 
 
 def joined(one: Summary, other: Summary) -> Summary:
-    """The summary of what two have summed up, block by block."""
+    """Combine two summaries, block by block."""
     return _by_extremes(jnp.minimum, jnp.maximum, one, other)
 
 
 def _merged(summary: Summary, many: int) -> Summary:
-    """The numbers of blocks so many times as long; the last one has what is left."""
+    """The summary of blocks that are `many` times as long; the last one has the remainder."""
 
     def merge(extreme: Callable) -> Callable[[Array], Array]:
         def of_longer_blocks(x: Array) -> Array:
@@ -176,16 +176,17 @@ def _merged(summary: Summary, many: int) -> Summary:
 
 
 def _by_extremes(smallest: Callable, largest: Callable, first: Summary, *others: Summary) -> Summary:
-    """The summary whose smallest numbers are one function of those of others, and whose largest are another."""
+    """Combine summaries: their minima by `smallest`, their maxima by `largest`."""
     of = lambda pick, name: jax.tree.map(pick, *(getattr(x, name) for x in (first, *others)))
     low, high = ({name: of(pick, name) for name in names} for pick, names in ((smallest, _LOW), (largest, _HIGH)))
     return Summary(**low, **high, block=first.block)
 
 
 def _extents(summary: Summary, tokens: Tokens, scoring: Scoring, dtype: jnp.dtype, heads: int) -> Extents:
-    """The extents in all rows of the batch, of blocks that are padded to whole ones."""
+    """The extents over all rows of the batch, for tokens padded to whole blocks."""
     first, last = summary.first.min(0), summary.last.max(0)
-    # A block without tokens has infinities, whose differences are NaN. Those of a token's own NaN stay: no bound leaves it out.
+    # A block without tokens has infinities, whose differences are NaN; they become 0. The infinities that replace a token's NaN
+    # stay, so no bound skips that block.
     shown = lambda x: jnp.where(last >= 0, x, 0)
     if tokens.coordinate is None:
         start = origin(scoring).min()
@@ -201,20 +202,20 @@ def _extents(summary: Summary, tokens: Tokens, scoring: Scoring, dtype: jnp.dtyp
 
 
 def _outwards(low: Array, high: Array) -> Range:
-    """A range of positions as numbers, which float32 may have rounded inwards from 2^24 on."""
+    """Widen a range of positions, because float32 may have rounded it inwards from 2^24 on."""
     spacing = lambda x: jnp.where(jnp.abs(x) < 2**24, 0, jnp.abs(x) * jnp.finfo(x.dtype).eps)
     return low - spacing(low), high + spacing(high)
 
 
 def _numbers(x: Int[Array, "#B T"], least: int, block: int) -> Numbers:
-    """The smallest and the largest number of each block, of those from `least` to EMPTY - 1."""
+    """The smallest and the largest number of each block, among those from `least` to EMPTY - 1."""
     x = x.reshape(x.shape[0], -1, block)
     counts = (x >= least) & (x < EMPTY)
     return jnp.where(counts, x, EMPTY).min((0, 2)), jnp.where(counts, x, -1).max((0, 2))
 
 
 def _limits(scoring: Scoring, block: int) -> tuple[Limits, Limits]:
-    """The limits of what any query of a block sees, and of what all of them see, [N]."""
+    """The limits of what at least one query of a block sees, and of what all of them see, [N]."""
     filled = scoring.queries.position < EMPTY
 
     def of_blocks(pick: Callable, neutral: int, x: Array) -> Array:

@@ -18,16 +18,16 @@ class Limits(NamedTuple):
     highest: Int[Array, "..."]  # of the same shape
 
     def contain(self, position: Int[Array, "..."]) -> Bool[Array, "..."]:
-        """Tell whether a key at this position is seen."""
+        """Whether a key at this position is visible."""
         return self.meet(position, position)
 
     def meet(self, first: Int[Array, "..."], last: Int[Array, "..."]) -> Bool[Array, "..."]:
-        """Tell whether a key between two positions may be seen."""
+        """Whether a key between two positions may be visible."""
         seen = first <= self.highest
         return seen if self.lowest is None else seen & (last >= self.lowest)
 
     def enclose(self, first: Int[Array, "..."], last: Int[Array, "..."]) -> Bool[Array, "..."]:
-        """Tell whether all keys between two positions are seen."""
+        """Whether all keys between two positions are visible."""
         seen = last <= self.highest
         return seen if self.lowest is None else seen & (first >= self.lowest)
 
@@ -37,9 +37,9 @@ class Mask:
     """The keys that a query may see within its own document: a static description, never an array.
 
     Args:
-        causal: no key after the query.
-        window: only keys fewer than this many tokens away, the query itself included; None: no limit.
-        sink_tokens: the tokens at the front, of positions below this number, that a causal window does not hide.
+        causal: whether keys after the query are hidden.
+        window: only keys fewer than this many tokens away are visible, the query itself included; None: no limit.
+        sink_tokens: the tokens at positions below this number, which a causal window does not hide.
 
     Source of `sink_tokens`: Xiao et al. 2024, Efficient Streaming Language Models with Attention Sinks.
     """
@@ -63,17 +63,17 @@ class Mask:
             )
 
     def limits(self, queries: Tokens) -> Limits:
-        """The limits of queries, [#B, T], but for sinks; those of empty slots mean nothing.
+        """The limits of queries, [#B, T], apart from sink tokens; limits of empty slots are meaningless.
 
-        All that asks who sees whom asks here.
+        All code that decides which keys a query sees uses these limits.
         """
         position, farthest = queries.position, EMPTY - 1
         reach = farthest if self.window is None else min(self.window - 1, farthest)
-        # The minimum stands inside, since the sum would overflow.
+        # The minimum is inside, because the sum would overflow.
         highest = position if self.causal else jnp.minimum(position, farthest - reach) + reach
         lowest = None if self.window is None else position - reach
         if queries.sees_to is not None:
-            sees_to = jnp.minimum(queries.sees_to, farthest)  # no number shows empty slots
+            sees_to = jnp.minimum(queries.sees_to, farthest)  # empty slots are never visible
             highest = sees_to if self.causal else jnp.minimum(highest, sees_to)
         if queries.sees_from is not None:
             lowest = queries.sees_from if lowest is None else jnp.maximum(lowest, queries.sees_from)
@@ -81,7 +81,7 @@ class Mask:
 
 
 def take_integers(of: object, *names: str) -> None:
-    """Make fields of a frozen object that hold an integer of NumPy's, as its computations give them, Python's own."""
+    """Convert fields of a frozen object that hold NumPy integers, as NumPy computations return them, to Python integers."""
     for name in names:
         if isinstance(count := getattr(of, name), np.integer):
             object.__setattr__(of, name, int(count))
@@ -107,8 +107,8 @@ def document_count(tokens: Tokens, mask: Mask) -> Int[Array, "#B T"]:
         causal: n_i = number of its document's tokens up to it;   else the document's length;
         at most the window's and its sinks. Empty slots and padding count 1.
 
-    Positions follow one another within a document. Without segments they count from 0, and keys before the first of
-    `tokens`, a cache's, count.
+    Positions must be contiguous within a document. Without segments they count from 0, and keys before the first of `tokens`,
+    those of a cache, count as well.
 
     Source: BAM section 2.5 (the input vector's size), and the authors' code, which counts the mask's row.
     """
@@ -118,7 +118,7 @@ def document_count(tokens: Tokens, mask: Mask) -> Int[Array, "#B T"]:
         first = jnp.zeros_like(position)
         last = jnp.max(jnp.where(filled, position, 0), axis=1, keepdims=True)
     else:
-        # Positions may begin anew in each document: only slots order the whole row, and tell where a document begins and ends.
+        # Positions may restart in each document: only slots order the whole row and show where a document begins and ends.
         slot = jnp.arange(filled.shape[1], dtype=position.dtype)[None]
         segment = jnp.where(filled, tokens.segment, 0)
         filled = segment > 0

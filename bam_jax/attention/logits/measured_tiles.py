@@ -1,4 +1,4 @@
-"""Sizes of tiles that were measured to be the fastest, by the kind of device, the type of the operands and the head width."""
+"""Tile sizes that were measured to be the fastest, by device kind, operand dtype and head width."""
 
 import dataclasses
 
@@ -8,12 +8,12 @@ from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.system.platform import device_kind
 
 TILES: dict[tuple[str, str, int], tuple[int, int]] = {}
-"""Queries and keys of a tile, as `python -m benchmarks.accelerator` finds them; a chip that is not here was never
-measured, and its kernels choose for themselves."""
+"""Queries and keys per tile, as found by `python -m benchmarks.accelerator`. A chip that is not listed was never measured;
+the kernels choose a size there."""
 
 
 def fill(tiling: Tiling, q: Float[Array, "B T H D"], k: Float[Array, "B S K D"]) -> Tiling:
-    """The tiling with the measured size, where it has none of its own, one is known, and the rows are as long."""
+    """The tiling with the measured size, if it has no size of its own, one is known, and the rows are at least that long."""
     if not TILES or (tiling.block_q, tiling.block_k) != (None, None):
         return tiling
     key = (device_kind(), q.dtype.name, q.shape[-1])

@@ -1,4 +1,4 @@
-"""Attention over many keys, put together from attention over each of several parts of them."""
+"""Attention over many keys, merged from attention over parts of them."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -8,9 +8,9 @@ from bam_jax.attention.logits.skipping import Runs
 
 
 def deal_blocks(run: Runs, count: int) -> Runs:
-    """The run of key blocks that the only query block needs, dealt out to so many copies of it, an even share to each.
+    """Split the run of key blocks that the only query block needs into `count` equal runs, [H, 1] -> [H, P].
 
-    Few queries and many keys have no other work to share out among the cores of a device. [H, 1] -> [H, P].
+    With few queries and many keys, there is no other work to distribute over the cores of a device.
     """
     cuts = run.first + run.length * jnp.arange(count + 1, dtype=jnp.int32) // count
     return Runs(cuts[:, :-1], cuts[:, 1:] - cuts[:, :-1])
@@ -19,13 +19,13 @@ def deal_blocks(run: Runs, count: int) -> Runs:
 def merge(
     out: Float[Array, "... D"], lse: Float[Array, "..."], axis: int
 ) -> tuple[Float[Array, "... D"], Float[Array, "..."]]:
-    """Attention over all keys from that over each of their parts, whose axis goes.
+    """Attention over all keys from attention over each of their parts; the axis of parts is removed.
 
         out = sum_p exp(lse_p - lse) out_p,    lse = log sum_p exp(lse_p)
 
     Args:
         out: [..., P, ..., D].
-        lse: [..., P, ...], logarithms of the normalisers, `HIDDEN` where a part has no visible key.
+        lse: [..., P, ...], the log-normalisers, `HIDDEN` where a part has no visible key.
 
     >>> merge(jnp.array([[1.0], [3.0]]), jnp.zeros(2), axis=0)
     (Array([2.], dtype=float32), Array(0.6931472, dtype=float32))

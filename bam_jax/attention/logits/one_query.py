@@ -1,4 +1,4 @@
-"""Attention of one query with all its logits in memory, which is less than the keys take."""
+"""Attention of one query with all its logits in memory; they take less than the keys."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ def attend(
     times_k: Callable,
     times_v: Callable,
 ) -> tuple[Float[Array, "B 1 H E"], Float[Array, "B H 1"]]:
-    """Attention and its log-normaliser, by two products that suit the device.
+    """Attention and its log-normaliser, with two products that suit the device.
 
     Args:
         times_k: (q [B, K, G, D], k) -> the products of queries and keys [B, K, G, S], in the logits' dtype.
@@ -27,7 +27,7 @@ def attend(
     product = times_k(q.reshape(q.shape[0], k.shape[2], -1, q.shape[3]), k)
     logits, _ = logits_table(q, k, product.reshape(q.shape[0], q.shape[2], 1, -1), scoring)
     lse = jax.nn.logsumexp(logits, -1)
-    weights = jnp.exp(logits - jnp.maximum(lse, FLOOR)[..., None])  # 0 of what is hidden
+    weights = jnp.exp(logits - jnp.maximum(lse, FLOOR)[..., None])  # 0 for hidden keys
     if scoring.dropout is not None:
         weights = drop(weights, scoring.dropout.factor(scoring.queries, scoring.keys, weights.dtype))
     out = times_v(weights.reshape(product.shape), v)

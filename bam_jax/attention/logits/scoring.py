@@ -1,4 +1,4 @@
-"""The score of a query and a key as one pytree, and the argument and the result of every backward pass."""
+"""The score of a query and a key as one pytree, and the argument and result types of every backward pass."""
 
 import dataclasses
 import math
@@ -16,14 +16,14 @@ from bam_jax.biases import Bias, Mixture, Relative, Rows, Rowwise, Uniform, tabl
 from bam_jax.biases.base import Coordinate
 
 HIDDEN = -1e30
-"""The logit of a hidden pair, below any that is not: biases are at least -exp(CAP).
+"""The logit of a hidden pair, below every visible logit: biases are at least -exp(CAP).
 
-It is finite, since the difference of two infinities is NaN: a row that sees nothing has no other logit.
+It is finite, because the difference of two infinities is NaN, and a row that sees no key has only hidden logits.
 """
 
 FLOOR = -1e20
-"""The start of a running maximum: far below every logit, so that the first visible one replaces it, and so far above
-`HIDDEN` that exp(HIDDEN - FLOOR) is exactly 0: a row that has seen nothing yet has a normaliser of 0."""
+"""The start of a running maximum. It is far below every logit, so the first visible one replaces it. It is so far above
+`HIDDEN` that exp(HIDDEN - FLOOR) is exactly 0, so a row that has seen no key yet has a normaliser of 0."""
 
 
 @jax.tree_util.register_dataclass
@@ -39,12 +39,12 @@ class Scoring:
         queries, keys: the tokens on either side.
         temperature: [#B, H, T] (SSMax with the prior inside) or None for 1.
         mask: causality and window.
-        rowwise: what makes logits of whole rows of scores and biases, before the temperature; None: their sum.
-        scale: of the products of queries and keys, a number of Python; None: 1 / sqrt(D).
-        soft_cap: below which the scaled products stay; None: no cap.
-        sink_logits: [H], of one key more that every row sees, whose value is 0: it only takes its share. No temperature
-            multiplies it. None: no such key.
-        dropout: of the weights that the softmax makes of the logits; None: all are kept.
+        rowwise: a function from whole rows of scores and biases to logits, before the temperature; None: their sum.
+        scale: factor of the products of queries and keys, a Python number; None: 1 / sqrt(D).
+        soft_cap: bound of the scaled products; None: no cap.
+        sink_logits: [H], the logit of one additional key that every row sees. Its value is 0, so it only takes its share of
+            the weight. The temperature does not multiply it. None: no such key.
+        dropout: dropout of the softmax weights; None: all are kept.
 
     Source of `soft_cap`: Gemma 2. Of `sink_logits`: gpt-oss, after Xiao et al. 2024.
     """
@@ -61,31 +61,31 @@ class Scoring:
     dropout: Dropout | None = None
 
     def content(self, width: int) -> "Content":
-        """The scores of content of heads that are so wide."""
+        """The content scores for heads of this width."""
         return Content(1 / math.sqrt(width) if self.scale is None else self.scale, self.soft_cap)
 
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """The scores of content, to which a bias is added: products of queries and keys, scaled and softly capped.
+    """Content scores, to which a bias is added: products of queries and keys, scaled and soft-capped.
 
-    All is computed in the products' own type, float32, where scaling rounds nothing to two bytes.
+    All is computed in the dtype of the products, float32, so scaling does not round to two bytes.
     """
 
     scale: float
     soft_cap: float | None  # see `Scoring`
 
     def scaled(self, product: Array) -> Array:
-        """The products of queries and keys, or what gradients sum of them, times the scale."""
+        """Products of queries and keys, or sums of them in gradients, times the scale."""
         return product if self.scale == 1 else product * self.scale
 
     def scores(self, product: Array) -> Array:
-        """The scores that products of queries and keys make."""
+        """The content scores of products of queries and keys."""
         scaled = self.scaled(product)
         return scaled if self.soft_cap is None else self.soft_cap * jnp.tanh(scaled / self.soft_cap)
 
     def d_scaled(self, d_scores: Array, scores: Array) -> Array:
-        """The cotangent of scaled products from that of their scores: the slope of tanh is 1 - tanh^2."""
+        """The cotangent of scaled products from that of their scores; the derivative of tanh is 1 - tanh^2."""
         if self.soft_cap is None:
             return d_scores
         share = scores * (1 / self.soft_cap)
@@ -93,7 +93,7 @@ class Content:
 
 
 def compares_offsets(scoring: Scoring) -> bool:
-    """Tell whether the bias sees positions by their offset alone; a `Mixture` sees numbers of the query besides."""
+    """Whether the bias depends on positions only through their offset; a `Mixture` also depends on the query's weights."""
     if isinstance(scoring.bias, Mixture):
         return scoring.keys.coordinate is None
     none = scoring.queries.coordinate is None and scoring.keys.coordinate is None
@@ -101,10 +101,10 @@ def compares_offsets(scoring: Scoring) -> bool:
 
 
 def origin(scoring: Scoring) -> Int[Array, "#B 1"]:
-    """The position from which each row counts the positions that a bias compares.
+    """The origin from which each row counts the positions that a bias compares.
 
-    Float32 has no odd number above 2^24. A bias of offsets alone counts from the row's first query, in integers, so that
-    offsets of its neighbours are exact wherever the text begins. No difference of two positions leaves int32.
+    Float32 has no odd number above 2^24. For a bias of offsets, positions are therefore counted from the row's first query, in
+    integers, so offsets near it are exact wherever the text begins. The difference of two positions always fits in int32.
     """
     position = scoring.queries.position
     if compares_offsets(scoring):
@@ -113,7 +113,7 @@ def origin(scoring: Scoring) -> Int[Array, "#B 1"]:
 
 
 def numbers(bias: Bias, position: Int[Array, "..."], dtype: jnp.dtype) -> Coordinate:
-    """Positions as the coordinates of a bias: one number each, or (high, low) for one that splits positions."""
+    """Positions as the coordinates of a bias: one float each, or a pair (high, low) if the bias splits positions."""
     if not bias.splits_positions:
         return position.astype(dtype)
     low = position & 0xFFF  # float32 holds either part of an int32 exactly
@@ -121,7 +121,7 @@ def numbers(bias: Bias, position: Int[Array, "..."], dtype: jnp.dtype) -> Coordi
 
 
 def compared_coordinates(scoring: Scoring, dtype: jnp.dtype) -> tuple[Coordinate, Coordinate]:
-    """What the bias compares, [#B, #H, T] and [#B, #H, S]: the tokens' own coordinates, or their positions as numbers."""
+    """The coordinates that the bias compares, [#B, #H, T] and [#B, #H, S]: the tokens' own, or their positions as floats."""
     start = origin(scoring)
 
     i, j = (numbers(scoring.bias, (x.position - start)[:, None], dtype) for x in (scoring.queries, scoring.keys))
@@ -135,14 +135,14 @@ def bias_table(scoring: Scoring, dtype: jnp.dtype) -> Float[Array, "#B #H T S"]:
 
 
 def bias_of_pairs(bias: Bias, i: Coordinate, j: Coordinate, dtype: jnp.dtype) -> Float[Array, "#B #H #T #S"]:
-    """`biases.table`, without the work where it is 0."""
+    """`biases.table`, except that a uniform bias, which is 0, costs nothing."""
     return jnp.zeros((1, 1, 1, 1), dtype) if isinstance(bias, Uniform) else table(bias, i, j)
 
 
 def logits_table(
     q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], product: Float[Array, "B H T S"], scoring: Scoring
 ) -> tuple[Float[Array, "B H T S"], Bool[Array, "#B 1 T S"]]:
-    """The logits of all queries and keys, `HIDDEN` where a key is not seen, and where it is."""
+    """The logits of all queries and keys, `HIDDEN` where a key is not visible, and flags of where it is."""
     rows = rows_table(q, k, product, scoring)
     logits = rows.scores + rows.bias if scoring.rowwise is None else scoring.rowwise(rows)
     if scoring.temperature is not None:
@@ -153,7 +153,7 @@ def logits_table(
 def rows_table(
     q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], product: Float[Array, "B H T S"], scoring: Scoring
 ) -> Rows:
-    """All queries and keys, and what attention knows of them before softmax, from the products of both."""
+    """The `Rows` of all queries and keys, from their products."""
     scored = scoring.content(q.shape[-1]).scores
     bias, seen = bias_table(scoring, product.dtype), visible(scoring.queries, scoring.keys, scoring.mask)[:, None]
     i, j = scoring.queries.position[:, None, :, None], scoring.keys.position[:, None, None, :]
@@ -165,25 +165,25 @@ def mask_nonfinite(
 ) -> tuple[Float[Array, "... D"], Float[Array, "... D"]]:
     """Set keys to NaN where their value is not finite, and the non-finite numbers of values to 0.
 
-    A weight of 0 does not hide a value that is NaN, since 0 times NaN is NaN. The mask does hide the logit of a key that is
-    NaN. So the key carries it for both: who sees it becomes NaN, who does not never meets it.
+    A weight of 0 does not hide a value that is NaN, because 0 times NaN is NaN. But the mask hides the logit of a key that is
+    NaN. So the key carries the NaN for both: rows that see it become NaN, and other rows are not affected.
     """
     finite = jnp.isfinite(v)
-    # A sum, and no choice between keys and NaNs, for the reason below.
+    # A sum instead of a choice between keys and NaN, for the reason below.
     flaw = jnp.where(finite.all(-1, keepdims=True), 0, jnp.nan).astype(k.dtype)
-    # Zeros that seem to depend on v. A loop over layers computes what depends on none of them once and keeps it: an array of
-    # zeros as large as v, which every layer would read.
+    # Zeros that seem to depend on v. A loop over layers would compute constant zeros once and keep them: an array as large as v
+    # that every layer would read.
     return k + flaw, jnp.where(finite, v, (finite ^ finite).astype(v.dtype))
 
 
 class Differentiable(NamedTuple):
-    """The parts of a scoring that have a gradient, or something of each of them: cotangents, flags.
+    """The differentiable parts of a scoring, or something else for each of them: cotangents or flags.
 
     Args:
         bias: its parameters.
         temperature: [#B, H, T] or None.
         query_coordinate, key_coordinate: what the bias compares, [#B, #H, T] or a tuple of such; None: positions.
-        rowwise: the parameters of what is rowwise, or None.
+        rowwise: the parameters of the row-wise function, or None.
     """
 
     bias: Any
@@ -214,28 +214,28 @@ class Differentiable(NamedTuple):
         )
 
     def cotangent(self, scoring: Scoring) -> Scoring:
-        """The cotangent of a scoring whose parts have these cotangents: None for all that is no part."""
+        """The cotangent of a scoring whose parts have these cotangents; None for everything else."""
         return self.within(jax.tree.map(lambda _: None, scoring))
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Residuals:
-    """The one argument of every backward pass, left by the forward pass: the operands of an attention and its results."""
+    """The residuals that a forward pass saves for every backward pass: the operands and results of attention."""
 
     q: Float[Array, "B T H D"]
     k: Float[Array, "B S K D"]
     v: Float[Array, "B S K D"]
     scoring: Scoring
-    out: Float[Array, "B T H D"]  # in q's dtype or, where the backend's `forward` gave more digits, in the logits'
-    lse: Float[Array, "B H T"]  # logarithms of the rows' normalisers, `HIDDEN` where a row sees nothing
-    # for each differentiable part of the scoring a flag for each of its leaves: whether anybody will look at
-    # its cotangent, which may be anything if not
+    out: Float[Array, "B T H D"]  # in q's dtype or, if the backend's `forward` gave more digits, in the logits'
+    lse: Float[Array, "B H T"]  # the rows' log-normalisers, `HIDDEN` where a row sees no key
+    # for each differentiable part of the scoring, a flag for each of its leaves: whether its cotangent is used;
+    # if not, the cotangent may be anything
     wanted: Differentiable = dataclasses.field(metadata={"static": True})
     d_lse: Float[Array, "B H T"] | None = None  # the cotangent of `lse`; None: 0
 
     def row_terms(self, d_out: Float[Array, "B T H D"]) -> tuple[Float[Array, "B H T"], Float[Array, "B H T"]]:
-        """Two numbers of each row that the gradient of its logits needs: d_logit = exp(logit - lse) (d_weight - delta)."""
+        """lse and delta of each row, for the gradient of its logits: d_logit = exp(logit - lse) (d_weight - delta)."""
         delta = jnp.einsum("bthd,bthd->bht", self.out, d_out, preferred_element_type=self.lse.dtype)
         delta = delta if self.d_lse is None else delta - self.d_lse
         # A row that sees nothing has no normaliser: any finite one gives it zero weights.

@@ -1,6 +1,6 @@
-"""The tiles of the table of logits that must be computed: some pair is seen, and the mass is not provably negligible.
+"""The tiles of the logits that must be computed: some pair is visible, and the mass is not provably negligible.
 
-Everything here errs on one side: a tile is left out only where that is proven, and NaN proves nothing.
+Everything here is conservative: a tile is skipped only if that is proven to be safe, and NaN proves nothing.
 """
 
 import dataclasses
@@ -21,19 +21,19 @@ from bam_jax.attention.logits.tokens import EMPTY, Tokens
 from bam_jax.biases import Uniform
 from bam_jax.biases.base import head_axes
 
-_FAR = 2**29  # Tokens: windows and rows are shorter, and sums of a few such numbers are int32.
+_FAR = 2**29  # Tokens. Windows and rows are shorter, and sums of a few such numbers fit in int32.
 
-_STRIP = 2**20  # Tiles of all heads whose bounds are in memory at once: 4 MB for each array of float32.
+_STRIP = 2**20  # Tiles, over all heads, whose bounds are in memory at once: 4 MB per float32 array.
 
 
 @dataclasses.dataclass(frozen=True)
 class Tiling:
-    """The cut of the table of logits into tiles, and which of them are left out.
+    """How the logits are divided into tiles, and which tiles are skipped.
 
     Args:
-        skip: the share of a row's mass that all tiles left out may hold together; "exact": half a unit in the last place of
-            the softmax (2^-24 in float32); "off": tiles are left out only where nothing is visible.
-        block_q, block_k: queries and keys of a tile; None: the backend's choice.
+        skip: the share of a row's mass that all skipped tiles may hold together. "exact": half a unit in the last place of the
+            softmax (2^-24 in float32). "off": only tiles without visible pairs are skipped.
+        block_q, block_k: queries and keys per tile; None: the backend's choice.
     """
 
     skip: float | str = "exact"
@@ -50,36 +50,36 @@ class Tiling:
                 raise ValueError(f"a tile has at least one query and key, whole numbers, got {got}")
 
     def blocks(self, block_q: int, block_k: int) -> tuple[int, int]:
-        """Queries and keys of a tile: its own numbers, or these where it has none."""
+        """Queries and keys per tile: the tiling's own numbers, or these where it has none."""
         return self.block_q or block_q, self.block_k or block_k
 
 
 class Runs(NamedTuple):
-    """For each block of one side the run of blocks of the other side that it needs: the first of them, and how many.
+    """For each block of one side, the run of blocks of the other side that it needs: the first of them, and how many.
 
-    What lies between the first and the last one is walked over, needed or not: a loop has two ends, and masks leave few holes.
+    All blocks between the first and the last one are computed, needed or not: a loop has two bounds, and masks leave few gaps.
     """
 
-    first: Int[Array, "*H N"]  # 0 of a block that needs none
-    length: Int[Array, "*H N"]  # 0 of a block that needs none
+    first: Int[Array, "*H N"]  # 0 for a block that needs none
+    length: Int[Array, "*H N"]  # 0 for a block that needs none
 
     @classmethod
     def of(cls, needed: Bool[Array, "*H N M"]) -> "Runs":
-        """The runs of what is needed, for each block along the last axis but one."""
+        """The runs of needed blocks, for each block along the second to last axis."""
         first = jnp.argmax(needed, axis=-1).astype(jnp.int32)
         last = needed.shape[-1] - jnp.argmax(needed[..., ::-1], axis=-1).astype(jnp.int32)
         return cls(first, jnp.where(needed.any(-1), last - first, 0))
 
     @classmethod
     def unbroken(cls, flags: Bool[Array, "*H N M"]) -> "Runs":
-        """The first run of flags that are all set, for each block along the last axis but one."""
+        """The first run of flags that are all set, for each block along the second to last axis."""
         first = jnp.argmax(flags, axis=-1, keepdims=True).astype(jnp.int32)
         number = jnp.arange(flags.shape[-1], dtype=jnp.int32)
         stop = jnp.where(flags | (number < first), flags.shape[-1], number).min(-1)
         return cls(first[..., 0], jnp.where(flags.any(-1), stop - first[..., 0], 0))
 
     def union(self, axis: int) -> "Runs":
-        """The runs that hold all those along an axis."""
+        """The runs that cover all those along an axis."""
         some = self.length > 0
         first = jnp.where(some, self.first, EMPTY).min(axis)
         last = jnp.where(some, self.first + self.length, 0).max(axis)
@@ -112,7 +112,7 @@ def runs(
 ) -> tuple[Runs, Runs]:
     """The runs of `needed`, of key blocks for each query block and of query blocks for each key block, [H, N] and [H, M].
 
-    The table of all tiles is never in memory: of a long row it would be the largest array of all.
+    The flags of all tiles are never in memory at once: for a long row they would be the largest array.
     """
     if _by_slots(scoring) and not _weighs(scoring, skip):
         seen, (_, length, heads, _), slots = _seen_offsets(scoring), q.shape, k.shape[1]
@@ -120,7 +120,7 @@ def runs(
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (heads, x.shape[1])), both)
     queries = Extents.of_queries(q, scoring, block_q)
     if _weighs(scoring, skip):
-        # One side after the other: the norms of all tokens of one, a number each, are gone before those of the other come.
+        # One side after the other: the norms of one side's tokens are freed before those of the other are computed.
         k, queries = jax.lax.optimization_barrier((k, queries))
     keys = Extents.of_keys(q, k, scoring, block_k, v)
 
@@ -144,10 +144,10 @@ def whole_runs(
     block_q: int,
     block_k: int,
 ) -> tuple[Runs, Runs]:
-    """Runs of tiles that need no mask, since all slots are filled and every query sees every key, [1, N] and [1, M].
+    """Runs of tiles that need no mask, because all slots are filled and every query sees every key, [1, N] and [1, M].
 
-    As those of `runs`, they are of key blocks for each query block and of query blocks for each key block. A row may have
-    whole tiles outside its run, where a mask does no harm.
+    As in `runs`, they are runs of key blocks for each query block and of query blocks for each key block. A row may have
+    more such tiles outside its run, where a mask does no harm.
     """
     if _by_slots(scoring):
         seen, (slots_q, slots_k) = (
@@ -181,17 +181,17 @@ def whole_runs(
 
 
 class _SeenOffsets(NamedTuple):
-    """The offsets of slots at which one side sees the other, from each of its own: least and most; None: no limit."""
+    """The smallest and largest offset from a slot of one side to the slots of the other side that it sees; None: no limit."""
 
     least: Int[Array, ""] | None
     most: Int[Array, ""] | None
 
     def turned(self) -> "_SeenOffsets":
-        """The same offsets as the other side counts them."""
+        """The same offsets, counted from the other side."""
         return _SeenOffsets(*(None if x is None else -x for x in (self.most, self.least)))
 
     def runs(self, own: int, own_block: int, others: int, block: int) -> Runs:
-        """The blocks of the other side that each own one sees, [1, N], by the number of slots on either side."""
+        """The blocks of the other side that each own block sees, [1, N], from the number of slots on each side."""
         start = np.arange(0, own, own_block, dtype=np.int32)[None]
         last = np.minimum(start + own_block, own) - 1
         low = 0 if self.least is None else jnp.maximum(start + self.least, 0)
@@ -199,20 +199,20 @@ class _SeenOffsets(NamedTuple):
         return self._runs(low // block, jnp.where(low <= high, high // block + 1, 0), start)
 
     def whole_runs(self, own: int, own_block: int, own_sound: Array, block: int, sound: Array) -> Runs:
-        """The blocks without hidden pairs, of those before the first one on either side that has an empty slot."""
+        """The blocks without hidden pairs, among those before the first block with an empty slot on either side."""
         start = np.arange(0, own, own_block, dtype=np.int32)[None]
         low = 0 if self.least is None else jnp.maximum(start + own_block - 1 + self.least, 0)
         stop = sound if self.most is None else jnp.minimum(sound, (start + self.most + 1) // block)
         return self._runs(-(-low // block), jnp.where(start // own_block < own_sound, stop, 0), start)
 
     def _runs(self, first: Array | int, stop: Array, start: np.ndarray) -> Runs:
-        """The runs from one block up to, and without, another."""
+        """The runs from block `first` up to, but not including, block `stop`."""
         length = jnp.broadcast_to(jnp.maximum(stop - first, 0), start.shape).astype(jnp.int32)
         return Runs(jnp.where(length > 0, first, 0).astype(jnp.int32), length)
 
 
 def _by_slots(scoring: Scoring) -> bool:
-    """Tell whether the slots alone say who sees whom, but for empty ones."""
+    """Whether slots alone determine which keys a query sees, apart from empty slots."""
     queries, keys, window = scoring.queries, scoring.keys, scoring.mask.window
     one_document = queries.segment is None or keys.segment is None
     own = queries.sees_from is not None or queries.sees_to is not None
@@ -222,7 +222,7 @@ def _by_slots(scoring: Scoring) -> bool:
 def _seen_offsets(scoring: Scoring) -> _SeenOffsets:
     """The offsets of slots at which queries see keys, where `_by_slots` holds."""
     ahead = scoring.keys.start - scoring.queries.start
-    ahead = jnp.clip(ahead, -2 * _FAR, 2 * _FAR).astype(jnp.int32)  # no sum of it leaves int32
+    ahead = jnp.clip(ahead, -2 * _FAR, 2 * _FAR).astype(jnp.int32)  # sums of it fit in int32
     reach = None if scoring.mask.window is None else scoring.mask.window - 1
     later = 0 if scoring.mask.causal else reach
     return _SeenOffsets(None if reach is None else -reach - ahead, None if later is None else later - ahead)
@@ -234,15 +234,15 @@ def _sound(tokens: Tokens, block: int) -> Int[Array, ""]:
 
 
 def first_false(flags: Bool[Array, "... T"]) -> Int[Array, ""]:
-    """The first slot where a flag is not set; `EMPTY`: there is none."""
+    """The first slot where a flag is not set; `EMPTY` if there is none."""
     return jnp.where(flags, EMPTY, np.arange(flags.shape[-1], dtype=np.int32)).min()
 
 
 def _strip_by_strip(of_strip: Callable[[Array, int], Runs], blocks: int, strip: int) -> Runs:
-    """The runs of all blocks, from `of_strip(start, count)`, those of so many from one on, [H, count]."""
+    """The runs of all blocks, from strips: `of_strip(start, count)` has those of `count` blocks from `start` on, [H, count]."""
     if blocks <= strip:
         return of_strip(jnp.zeros((), jnp.int32), blocks)
-    # The last strip ends with the last block: it has some of those before it once more.
+    # The last strip ends with the last block, so it may repeat blocks of the strip before.
     starts = np.minimum(np.arange(0, blocks, strip), blocks - strip)
     own = np.arange(blocks) // strip
     of_all = jax.lax.map(lambda start: of_strip(start, strip), jnp.asarray(starts, jnp.int32))
@@ -250,7 +250,7 @@ def _strip_by_strip(of_strip: Callable[[Array, int], Runs], blocks: int, strip: 
 
 
 def padded(scoring: Scoring, block_q: int, block_k: int) -> Scoring:
-    """The scoring padded to whole blocks by empty slots."""
+    """The scoring padded to whole blocks with empty slots."""
 
     def side(tokens: Tokens, block: int) -> Tokens:
         whole = jax.tree.map(lambda x: pad(x, block), dataclasses.replace(tokens, summary=None))
@@ -270,23 +270,23 @@ def pad(x: Array, block: int, value: float = 0) -> Array:
 
 
 def _weighs(scoring: Scoring, skip: float | str) -> bool:
-    """Tell whether tiles may be left out for what their bias weighs. All keys of a uniform one weigh alike."""
+    """Whether tiles may be skipped because of their bias. A uniform bias gives all keys the same weight."""
     return skip != "off" and not isinstance(scoring.bias, Uniform)
 
 
 def _needed(queries: Extents, keys: Extents, scoring: Scoring, skip: float | str, total: int) -> Bool[Array, "#H N M"]:
-    """The tiles of these blocks that are needed, where rows have `total` keys in all."""
+    """The tiles of these blocks that are needed, if rows have `total` keys in all."""
     seen = possibly_visible(queries, keys)[None]
     negligible = _negligible(queries, keys, scoring, skip, total) if _weighs(scoring, skip) else None
     return seen if negligible is None else seen & ~negligible
 
 
 def _negligible(queries: Extents, keys: Extents, scoring: Scoring, skip: float | str, total: int) -> Array | None:
-    """[H, N, M]: tiles that can be left out, so that all of them together hold less than a share of each row's mass.
+    """[H, N, M]: tiles that can be skipped, so that all of them together hold less than a share of each row's mass.
 
-    With c and c' at least the content of row i in the tile and in another one (`_content`): beside a key of the other whose
-    bias is at least b' and which row i is sure to see, a key of bias b has at most exp(c + c' + t_i (b - b')) times the weight.
-    With S keys, a tile can be left out where
+    Let c and c' bound the content scores of row i in this tile and in another one (`_content`), and let b' bound from below the
+    bias of a key of the other tile that row i is sure to see. A key of this tile with bias b then has at most
+    exp(c + c' + t_i (b - b')) times the weight of that key. With S keys, a tile can be skipped if
 
         c + c' + log S + t_i (b_max(tile) - b') < log(share)   for every row i of the tile.
     """
@@ -297,25 +297,25 @@ def _negligible(queries: Extents, keys: Extents, scoring: Scoring, skip: float |
     content = _content(queries, keys, scoring)
     assert queries.coldest is not None
     coldest = queries.coldest[:, :, None]
-    # The other tile is the one with the heaviest key that is sure to be seen, as far as is known.
+    # The other tile is the one that is sure to be seen and has the largest lower bound of a weight.
     sure = keys.in_each_row & wholly_visible(queries, keys)
     weight = coldest * low - content
     weight = jnp.where(sure & ~jnp.isnan(weight), weight, -jnp.inf)
     at = jnp.argmax(weight, axis=2, keepdims=True)
     best, its_content = (jnp.take_along_axis(x, at, 2) for x in (low, content))
-    # Without such a tile the best is -inf, the mass lost +inf, and nothing is left out.
+    # Without such a tile the best is -inf, the lost mass is +inf, and nothing is skipped.
     best = jnp.where(jnp.isfinite(jnp.take_along_axis(weight, at, 2)), best, -jnp.inf)
-    # Only a tile whose bias is below the best can be left out. Its t_i (b - b') is negative, so that the smallest t_i
-    # bounds it for all rows; with a t_i of 0 or less the bias rules nothing out.
+    # Only a tile whose bias is below the best can be skipped. Its t_i (b - b') is negative, so the smallest t_i bounds it for
+    # all rows. If a t_i is 0 or less, the bias rules nothing out.
     lost = content + its_content + math.log(total) + coldest * (high - best)
     return (lost < log_share(skip, lost.dtype)) & (coldest > 0)
 
 
 def _content(queries: Extents, keys: Extents, scoring: Scoring) -> Array:
-    """At least abs(t_i cap(scale q_i . k_j)) of each tile, [H, N, M].
+    """An upper bound of abs(t_i cap(scale q_i . k_j)) for each tile, [H, N, M].
 
-    By Cauchy-Schwarz it is at most abs(t_i) scale |q_i| |k_j|, and a soft cap keeps it at or below abs(t_i) times the cap. A key
-    norm that is not finite stays infinite here: no cap turns NaN into a number.
+    By Cauchy-Schwarz the score is at most abs(t_i) scale |q_i| |k_j|, and a soft cap keeps it at or below abs(t_i) times the cap.
+    A key norm that is not finite stays infinite here: no cap makes NaN finite.
     """
     norms, theirs = across(queries.norm, keys.norm)
     content = norms * theirs
@@ -325,7 +325,7 @@ def _content(queries: Extents, keys: Extents, scoring: Scoring) -> Array:
 
 
 def _heat(queries: Extents) -> Array:
-    """The largest abs(t_i) of each block, [#H, N, 1]; infinite in a block without queries."""
+    """The largest abs(t_i) of each block, [#H, N, 1]; infinite for a block without queries."""
     assert queries.coldest is not None and queries.hottest is not None
     return jnp.maximum(jnp.abs(queries.coldest), jnp.abs(queries.hottest))[:, :, None]
 
@@ -339,11 +339,11 @@ def constant_bias(
     block_q: int,
     block_k: int,
 ) -> tuple[Bool[Array, "H N M"], Float[Array, "H N"]] | None:
-    """The needed tiles without hidden pairs in which a query block has one bias b for all of its keys, and that bias.
+    """The needed tiles without hidden pairs in which a query block can use one bias b for all keys, and that bias.
 
         abs(t_i) abs(b_j - b) < share   for every row i and key j: no weight is changed by more than this share of it
 
-    b is the bias of the first such tile, of a causal row the farthest; None if the bias does not know its bounds.
+    b is the bias of the first such tile, the farthest one of a causal row. None if the bias has no bounds.
     """
     queries, keys = Extents.of_queries(q, scoring, block_q), Extents.of_keys(q, k, scoring, block_k)
     bounds = _bounds(queries, keys, scoring)
@@ -353,7 +353,7 @@ def constant_bias(
     whole = needed & wholly_visible(queries, keys)[None]
     at = jnp.argmax(whole, axis=-1, keepdims=True)
     middle = (jnp.take_along_axis(low, at, -1) + jnp.take_along_axis(high, at, -1)) / 2
-    # In a block without queries, whose heat is infinite, nothing is whole.
+    # A block without queries has infinite heat, but none of its tiles is whole.
     off = _heat(queries) * jnp.maximum(high - middle, middle - low)
     return whole & (off < math.exp(log_share(skip, off.dtype))), middle[..., 0]
 
@@ -366,7 +366,7 @@ def within_reach(
     skip: float | str,
     total: int,
 ) -> Bool[Array, "H N M"]:
-    """The tiles in which a query may find mass that matters beside what it has found already elsewhere.
+    """The tiles that may hold non-negligible mass for a query, given its log-normaliser over other keys.
 
     With c as in `_negligible` and total keys in all, a tile holds less than a share of the mass of row i if
 
@@ -380,22 +380,22 @@ def within_reach(
     if bounds is None:
         return jnp.broadcast_to(seen, (q.shape[2], *seen.shape[1:]))
     temperatures, _ = across((queries.coldest, queries.hottest), ())
-    corners = [t * b for t in temperatures for b in bounds]  # where a product of two ranges is largest
-    # An empty slot has found all it needs; the row of a block that has found least decides for it.
+    corners = [t * b for t in temperatures for b in bounds]  # a product of two ranges is largest at one of them
+    # An empty slot needs nothing more. The row with the smallest normaliser decides for its block.
     found = jnp.where((scoring.queries.position < EMPTY)[:, None], lse, jnp.inf)
     found = pad(found, block_q, jnp.inf)
     found = found.reshape(*found.shape[:2], -1, block_q).min((0, 3))[:, :, None]  # [H, N, 1]
     held = _content(queries, keys, scoring) + math.log(total) + functools.reduce(jnp.maximum, corners) - found
-    return seen & ~(held < log_share(skip, held.dtype))  # NaN compares as false: it is needed
+    return seen & ~(held < log_share(skip, held.dtype))  # NaN compares as false, so the tile is needed
 
 
 def log_share(skip: float | str, dtype: jnp.dtype) -> float:
-    """The logarithm of the share of a row's mass that may be left out."""
+    """The logarithm of the share of a row's mass that may be skipped."""
     return math.log(float(jnp.finfo(dtype).eps) / 2 if skip == "exact" else float(skip))
 
 
 def _bounds(queries: Extents, keys: Extents, scoring: Scoring) -> tuple[Array, Array] | None:
-    """Smallest and largest bias of each tile, [#H, N, M] both; None if the bias does not know."""
+    """Smallest and largest bias of each tile, [#H, N, M] both; None if the bias has no bounds."""
     i, j = across(queries.coordinate, keys.coordinate)
     of_head = lambda bias, i, j: bias.bounds(i, j)
     # A head axis of length one is common to all heads: it is not mapped.

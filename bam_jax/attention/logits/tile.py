@@ -1,6 +1,7 @@
-"""The mathematics of one tile of logits, which the kernels share. A tile may lie either way: one side varies along each axis.
+"""The mathematics of one tile of logits, which the kernels share.
 
-Everything about tokens comes as arrays with an axis of length one, [1, n] on one side and [n, 1] on the other.
+Queries vary along one axis of a tile and keys along the other, in either order. All data about tokens are arrays with an axis of
+length one, [1, n] on one side and [n, 1] on the other.
 """
 
 import dataclasses
@@ -24,9 +25,9 @@ from bam_jax.biases.base import Coordinate, head_axes, sum_to
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Queries:
-    """The queries of a tile, as far as the mask, the bias and dropout go."""
+    """What the mask, the bias and dropout need of the queries of a tile."""
 
-    limits: Limits  # the positions that each sees
+    limits: Limits  # the positions that each query sees
     segment: Array | None  # number of the document, -1 if none; None: one document
     coordinate: Coordinate  # what the bias compares; None: the highest position of the limits as a number
     temperature: Array | None  # None for 1
@@ -37,13 +38,13 @@ class Queries:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Keys:
-    """The keys of a tile, as far as those go; without a coordinate it is the position as a number."""
+    """The same for the keys of a tile; without a coordinate, it is the position as a number."""
 
     position: Array
     segment: Array | None
     coordinate: Coordinate
     code: Array | None
-    flaw: Array | None = None  # NaN where the key's value is not finite, else 0; None: the kernel knows by other means
+    flaw: Array | None = None  # NaN where the key's value is not finite, else 0; None: the kernel finds it otherwise
 
 
 def sides(scoring: Scoring) -> tuple[Queries, Keys]:
@@ -53,18 +54,18 @@ def sides(scoring: Scoring) -> tuple[Queries, Keys]:
     segment_i, segment_j = queries.segment, keys.segment
     if segment_i is None or segment_j is None:
         segment_i = segment_j = None
-    else:  # a pad sees nothing: no key's document has the number -1
+    else:  # padding sees nothing: no key's document has the number -1
         segment_i, segment_j = vector(jnp.where(segment_i > 0, segment_i, -1)), vector(jnp.maximum(segment_j, 0))
     numbers = lambda tree: jax.tree.map(lambda x: x.astype(jnp.float32)[:, :, None, :], tree)
     own, others = queries.coordinate, keys.coordinate
     filled = queries.position < EMPTY
-    start = origin(scoring)  # from which all positions count here, those of the limits too
+    start = origin(scoring)  # all positions here count from it, including those of the limits
     if scoring.bias.splits_positions and own is None and others is None:
         own, others = compared_coordinates(scoring, jnp.dtype(jnp.float32))
-    # A causal query's own position is the highest of its limits, which `coordinates` takes; other queries must bring theirs.
+    # The highest limit of a causal query is its own position, which `coordinates` uses; other queries need theirs separately.
     elif own is None and (not mask.causal or queries.sees_to is not None):
         own = jnp.where(filled, queries.position - start, 0)[:, None]
-    # The maximum keeps the difference an int32; it is a limit below all keys in any case.
+    # The maximum keeps the difference within int32; such a limit is below all keys in any case.
     limits = jax.tree.map(lambda x: jnp.maximum(x, start - EMPTY) - start, mask.limits(queries))
     limits = limits._replace(highest=jnp.where(filled, limits.highest, -EMPTY))  # an empty slot sees nothing
     position = jnp.where(keys.position < EMPTY, keys.position - start, EMPTY)
@@ -101,7 +102,7 @@ def coordinates(queries: Queries, keys: Keys) -> tuple[Coordinate, Coordinate]:
 def logits(
     scores: Float[Array, "..."], bias: Bias, queries: Queries, keys: Keys, whole: bool = False
 ) -> tuple[Array, Array]:
-    """The tile's logits, and those before temperature and mask, from the scores of content; see `scoring.Content`.
+    """The tile's logits, and those before temperature and mask, from the content scores; see `scoring.Content`.
 
     `whole`: every query sees every key, so no mask is applied.
     """
@@ -116,7 +117,7 @@ def unmasked_logits(scores: Float[Array, "..."], bias: Bias, queries: Queries, k
 
 
 def dropout_factor(queries: Queries, keys: Keys) -> Float[Array, "..."] | None:
-    """What multiplies the tile's weights, and their cotangents; None: nothing is dropped. See `dropout.drop`."""
+    """The factor of the tile's weights and of their cotangents; None: nothing is dropped. See `dropout.drop`."""
     if queries.code is None or keys.code is None:
         return None
     return dropout.factor(queries.code, keys.code, queries.rate, jnp.dtype(jnp.float32))
@@ -124,7 +125,7 @@ def dropout_factor(queries: Queries, keys: Keys) -> Float[Array, "..."] | None:
 
 @jax.tree_util.register_pytree_node_class
 class Vector:
-    """A vector of parameters inside a kernel: numbers that a formula takes one by one."""
+    """A vector of parameters inside a kernel, whose numbers a formula reads one by one."""
 
     def __init__(self, numbers: tuple):
         self.numbers = tuple(numbers)
@@ -154,10 +155,10 @@ class Vector:
 
 @dataclasses.dataclass(frozen=True)
 class Parameters:
-    """The parameters of a bias as one table [H, P] and back: column by column, shared ones repeated for each head."""
+    """Converts the parameters of a bias to one table [H, P] and back; shared parameters are repeated for each head."""
 
     tree: jax.tree_util.PyTreeDef
-    shapes: tuple[tuple[int, ...], ...]  # of each leaf, of one head
+    shapes: tuple[tuple[int, ...], ...]  # of each leaf, for one head
     shared: tuple[bool, ...]
 
     @classmethod
@@ -204,13 +205,13 @@ class Parameters:
 
 @dataclasses.dataclass(frozen=True)
 class ScoringSums:
-    """The sums that backward kernels make beside dq, dk and dv, and the cotangent of a scoring made of them."""
+    """The sums that backward kernels compute besides dq, dk and dv, and the cotangent of the scoring made from them."""
 
     scoring: Scoring
     parameters: Parameters
-    # whether a query's share is wanted of each number of the bias's table, the temperature, its coordinates
+    # whether a query's contribution is wanted for each number of the bias's table, the temperature, its coordinates
     of_queries: list[bool]
-    of_keys: list[bool]  # whether each of a key's coordinates is
+    of_keys: list[bool]  # whether a key's contribution is wanted for each of its coordinates
 
     @classmethod
     def of(cls, scoring: Scoring, parameters: Parameters, wanted: Differentiable) -> "ScoringSums":
@@ -220,10 +221,10 @@ class ScoringSums:
         return cls(scoring, parameters, of_queries, list(wanted.key_coordinate))
 
     def cotangent(self, of_queries: Float[Array, "n B H T"], of_keys: Float[Array, "m B H S"], heads: int) -> Scoring:
-        """The cotangent of the scoring: sums over the batch and the rows, where the arrays have no such axes."""
+        """The cotangent of the scoring, summed over the batch and the rows where the arrays have no such axes."""
         parts, number = Differentiable.of(self.scoring), sum(self.parameters.sizes)
         flags, none = self.of_queries[:number], jnp.zeros((heads,), jnp.float32)
-        # A bias's parameters have neither batch nor rows: what kernels left for each row is summed here, in float32.
+        # A bias's parameters have neither batch nor rows: the kernels' results for each row are summed here, in float32.
         table = _unstacked(of_queries[: sum(flags)].sum((1, 3)), flags)
         columns = [none if x is None else x for x in table]
         d_bias = self.parameters.cotangent(jnp.stack(columns, 1), parts.bias) if number else parts.bias
@@ -249,7 +250,7 @@ def refolded(tree: Any, parts: Sequence[Array | None]) -> Any:
     return jax.tree.unflatten(whole, [refold(x, part) for x, part in zip(leaves, parts, strict=True)])
 
 
-# What Mosaic, the compiler of TPU kernels, lowers in a formula and in its gradient.
+# The primitives that Mosaic, the compiler of TPU kernels, can lower in a formula and its gradient.
 LOWERED = frozenset(
     """abs add add_any and atan2 broadcast_in_dim ceil clamp convert_element_type copy cos custom_jvp_call custom_vjp_call
     div eq erf exp exp2 expand_dims floor ge gt integer_pow is_finite jit le log log1p log2 logistic lt max min mul ne neg
@@ -275,7 +276,7 @@ def unsupported(scoring: Scoring, lowered: frozenset[str] = LOWERED) -> str | No
 
     def both(bias: Bias, i: Coordinate, j: Coordinate, d: Array) -> tuple:
         value = jnp.broadcast_to(bias(i, j), d.shape)
-        return value, bias.cotangents(i, j, d.astype(value.dtype))  # wider in 64-bit mode, by a number of NumPy's
+        return value, bias.cotangents(i, j, d.astype(value.dtype))  # a NumPy number makes it wider in 64-bit mode
 
     try:
         traced = jax.make_jaxpr(both)(bias, i, j, d)

@@ -1,7 +1,7 @@
-"""Biases of offsets in tiles whose positions follow one another: one value on each diagonal, or one for each query as well.
+"""Biases of offsets in tiles with contiguous positions: one value per diagonal or, for mixtures, per diagonal and query.
 
-A formula of exponentials and logarithms costs most of attention on a CPU. A tile of n queries and m keys has n m pairs, but
-only n + m - 1 offsets.
+On a CPU, evaluating a formula of exponentials and logarithms takes most of the time of attention. A tile of n queries and m keys
+has n m pairs, but only n + m - 1 offsets.
 """
 
 import jax
@@ -18,14 +18,14 @@ from bam_jax.biases.base import Coordinate
 def contiguous(
     scoring: Scoring, padded: Scoring, block_q: int, block_k: int
 ) -> tuple[Bool[Array, " N"], Bool[Array, " M"]] | None:
-    """The blocks of queries and of keys in which positions ascend by one; None: no bias of offsets alone."""
+    """The blocks of queries and of keys in which positions ascend by one; None: the bias is uniform or not one of offsets."""
     if not compares_offsets(scoring) or isinstance(scoring.bias, Uniform):
         return None
 
     def ascending(position: Array, block: int) -> Array:
         position = position.reshape(position.shape[0], -1, block)
         first = position[:, :, :1]
-        # Empty slots behind the tokens are hidden anyway; one at the front would leave the block without a first position.
+        # Empty slots after the tokens are hidden anyway; one at the front would leave the block without a first position.
         follows = (position == first + jnp.arange(block)) | (position == EMPTY)
         return (follows & (first < EMPTY)).all((0, 2))
 
@@ -38,7 +38,7 @@ def of_offsets(bias: Bias, offset: Float[Array, "#B 1 n"]) -> Float[Array, "#B #
 
 
 def table(bias: Bias, i: Coordinate, j: Float[Array, "#B 1 S"]) -> Float[Array, "#B #H T S"]:
-    """`biases.table` of a `Relative` bias or a `Mixture`, of positions of which only the first of either side is looked at.
+    """`biases.table` of a `Relative` bias or a `Mixture` for contiguous positions; only the first of each side is read.
 
     table[b, h, t, s] = bias_h(0, (j[b, 0] + s) - (i[b, 0] + t))
     """
@@ -56,15 +56,15 @@ def table(bias: Bias, i: Coordinate, j: Float[Array, "#B 1 S"]) -> Float[Array, 
 def _mixed(
     bias: Mixture, i: Float[Array, "#B 1 T"], weights: tuple[Float[Array, "#B #H T"], ...], j: Float[Array, "#B 1 S"]
 ) -> Float[Array, "#B #H T S"]:
-    """`table` of a mixture: each query's values at all offsets as one product, of which it takes those of its own keys."""
+    """`table` of a mixture: one product gives each query's values at all offsets, and each query takes those of its keys."""
     queries, keys = i.shape[-1], j.shape[-1]
     offset = j[..., :1] - i[..., :1] + jnp.arange(1 - queries, keys + 1, dtype=i.dtype)
     profiles = of_offsets(bias.profiles, offset)  # [#B, C, T + S]
     mixed = jnp.stack(jnp.broadcast_arrays(*weights), axis=-1)
     mixed = jnp.broadcast_to(mixed, (max(len(mixed), len(profiles)), *mixed.shape[1:]))
-    # One axis of rows where it can be: XLA's CPU backend is slow at gradients that contract over several.
+    # One axis of rows if possible: XLA's CPU backend is slow at gradients that contract over several axes.
     rows = mixed.reshape(len(profiles), -1, mixed.shape[-1])
     at_offsets = jnp.matmul(rows, profiles, precision="highest").reshape(*mixed.shape[:2], -1)
-    # Query t starts at offset queries - 1 - t. In rows one shorter than they are, it is where it belongs.
+    # Query t starts at offset queries - 1 - t. In rows that are one number shorter, every query starts at column 0.
     flat = at_offsets[..., queries - 1 : -1]
     return flat.reshape(*flat.shape[:2], queries, queries + keys - 1)[..., :keys]
