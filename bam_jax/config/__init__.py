@@ -1,4 +1,4 @@
-"""A run's configuration: a Python file and changes of its fields, turned once into frozen dataclasses."""
+"""A run's configuration: a Python file and changes to its fields, converted once to frozen dataclasses."""
 
 from bam_jax.config.changes import arguments, from_arguments, mentioned, parse, typed
 from bam_jax.config.reading import (

@@ -1,4 +1,4 @@
-"""Changes of a configuration: values by dotted names, and the command line's words for them.
+"""Changes to a configuration: values by dotted name, and the command-line arguments for them.
 
 >>> changes = from_arguments(["--config.encoding=alibi", "--config.model.layers=2"])
 >>> changes
@@ -6,7 +6,7 @@
 >>> arguments(changes)
 ['--config.encoding=alibi', '--config.model.layers=2']
 
-Text becomes a value in `from_arguments` alone; everything behind a command line holds values.
+Only `from_arguments` turns arguments into values; all code behind the command line works with values.
 """
 
 import argparse
@@ -24,12 +24,12 @@ PREFIX = "--config."
 
 
 def parse(argv: Sequence[str], parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[str, Any]]:
-    """Splits a command line into what `parser` knows and the changes "--config.a.b=value"."""
+    """Splits a command line into the arguments that `parser` knows and the changes "--config.a.b=value"."""
     rest = [argument for argument in argv if not argument.startswith(PREFIX)]
     changes = [argument for argument in argv if argument.startswith(PREFIX)]
     namespace, unknown = parser.parse_known_args(rest)
     if unknown:
-        from_arguments(changes)  # a value after a space is unknown, and what it was meant for lacks one
+        from_arguments(changes)  # first reports a --config.NAME without =VALUE, whose value, after a space, is unknown
         before = rest[max(rest.index(unknown[0]) - 1, 0)]
         if not unknown[0].startswith("-") and "=" in before:
             several = f"{before.partition('=')[0]} VALUE {unknown[0]}"
@@ -40,7 +40,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser) -> tuple[argpars
 
 
 def from_arguments(arguments: Sequence[str]) -> dict[str, Any]:
-    """Changes as a person types them, read by the fields' types; of two for one name the later holds."""
+    """The changes in arguments, read by the fields' types; if a name occurs twice, the later one counts."""
     changes = {}
     for argument in arguments:
         name, equals, text = argument.removeprefix(PREFIX).partition("=")
@@ -53,16 +53,16 @@ def from_arguments(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def arguments(changes: Mapping[str, Any]) -> list[str]:
-    """The arguments that a person types for changes; `from_arguments` reads the same values from them."""
+    """The command-line arguments for changes; `from_arguments` reads the same values from them."""
     return [f"{PREFIX}{name}={_write(value, _field(name))}" for name, value in changes.items()]
 
 
 def typed(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Changes in the one form in which they are stored and compared, also of records that hold them as text.
+    """Changes in the one form in which they are stored and compared; records may contain them as text.
 
-    A text becomes the value that its field reads from it, and a whole number among options an int: an option's type is
-    known to its encoding alone, which takes 4 for 4.0. What does not fit a field of today stays as it is, and so does a
-    name that is none: old records, and a stranger's, are read as well.
+    Text becomes the value that its field reads from it. Whole numbers among options become ints, because only the encoding
+    knows an option's type, and it accepts 4 for 4.0. Values that do not fit a current field, and unknown names, stay as they
+    are: old records, and those of other people, can be read as well.
 
     >>> typed({"data.holdout": "0", "encoding_options.factor": "4.0", "data.source": "64", "skip": "off"})
     {'data.holdout': 0.0, 'encoding_options.factor': 4, 'data.source': '64', 'skip': 'off'}
@@ -71,7 +71,7 @@ def typed(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def mentioned(changes: Mapping[str, Any]) -> set[str]:
-    """The texts among the values of changes, such as the address of a source.
+    """The strings among the values of changes, such as the address of a source.
 
     >>> mentioned({"data.source": "gs://a/b", "steps": 3})
     {'gs://a/b'}
@@ -85,10 +85,10 @@ def mentioned(changes: Mapping[str, Any]) -> set[str]:
 
 
 def apply(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a configuration's tree with changes, in whatever order they stand.
+    """Apply changes to a copy of a configuration's tree; their order does not matter.
 
-    A group as a whole comes before its keys. Another encoding comes without the options of the one before: those were not
-    meant for it. A name of `published.METHODS` stands for the fields that it has there, as far as nothing states them.
+    A whole group is set before its keys. A new encoding does not inherit the options of the previous one, which were not meant
+    for it. A name in `published.METHODS` sets the fields that it has there, except those that are stated explicitly.
     """
     changed = _copy(tree)
     if method := published.method(changed):
@@ -105,18 +105,18 @@ def apply(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 def renames(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
-    """True where changes name another encoding than a configuration's tree has."""
+    """Whether changes name an encoding other than that of a configuration's tree."""
     return "encoding" in changes and changes["encoding"] != tree.get("encoding", Config.encoding)
 
 
 def spelled_out(changes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Changes with the fields of a method in the place of its name; what the changes state themselves holds."""
+    """Replace the name of a method by its fields; fields that the changes set themselves take precedence."""
     method = published.method(changes)
     return {**method, **changes, "encoding": method["encoding"]} if method else changes
 
 
 def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested dictionaries with those of `above` over them."""
+    """Update nested dictionaries recursively with those of `above`."""
     for key, value in above.items():
         inner = below.get(key)
         below[key] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
@@ -124,7 +124,7 @@ def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _field(name: str) -> Any:
-    """The type of the field that a dotted name names; `Any` for one of the options in a field."""
+    """The type of the field with a dotted name; `Any` for an option inside a field."""
     cls: type[section.ConfigSection] = Config
     if not isinstance(name, str):
         kind_of(cls, name)
@@ -146,7 +146,7 @@ def _field(name: str) -> Any:
 
 
 def _set(tree: dict[str, Any], keys: list[str], value: Any) -> None:
-    """Puts a value into nested dictionaries, making those that are missing."""
+    """Sets a value in nested dictionaries, creating those that are missing."""
     for number, key in enumerate(keys[:-1], start=1):
         tree = tree.setdefault(key, {})
         if not isinstance(tree, dict):
@@ -156,19 +156,19 @@ def _set(tree: dict[str, Any], keys: list[str], value: Any) -> None:
 
 
 def _copy(value: Any) -> Any:
-    """The value, its dictionaries copied: keys are put into them."""
+    """The value, with copies of its dictionaries, because keys are added to them."""
     return {key: _copy(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value
 
 
 def _read(text: str, kind: Any) -> Any:
-    """The value that a text is for a field of a type."""
+    """Parse a text as the value of a field of a type."""
     return text if kind is str else literal(text)
 
 
 def _write(value: Any, kind: Any) -> str:
-    """The text from which `_read` has the value: a text stands for itself unless it reads as something else.
+    """The text that `_read` parses to the value. A string is written as it is, unless it would be parsed as something else.
 
-    A group has double quotes, which stand as they are within a shell's single ones.
+    A group is written with double quotes, which need no escaping within a shell's single quotes.
     """
     written = repr(value).replace("'", '"') if isinstance(value, Mapping) else str(value)
     return written if _read(written, kind) == value else repr(value)
@@ -182,13 +182,13 @@ def _comparable(name: str, value: Any) -> Any:
         if kind is Any:
             return _with_ints(section.typed(path, {name: read}, dict)[name])
         checked = section.typed(path, read, kind)
-    except UserError:  # of another version, or damaged: it equals itself alone
+    except UserError:  # from another version, or damaged: it equals only itself
         return value
     return _with_ints(checked) if isinstance(checked, dict) else checked
 
 
 def _with_ints(value: Any) -> Any:
-    """A value of JSON whose whole floats are ints, as far as floats tell whole numbers apart."""
+    """A JSON value whose whole floats are ints, up to 2^53: larger floats do not represent every whole number."""
     match value:
         case dict():
             return {key: _with_ints(inner) for key, inner in value.items()}

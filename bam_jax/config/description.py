@@ -1,4 +1,4 @@
-"""The fields of a configuration as people read them: name, type, default, and the text that stands below each in `sections`."""
+"""The documentation of the configuration's fields: name, type, default, and the text below each field in `sections`."""
 
 import ast
 import dataclasses
@@ -22,12 +22,12 @@ class Field:
 
     @property
     def shown(self) -> str:
-        """The default, as a command line has it."""
+        """The default, as written on a command line."""
         return "''" if self.default == "" else str(self.default)
 
 
 def fields(cls: type[ConfigSection] = sections.Config, prefix: str = "") -> Iterator[Field]:
-    """All fields of a group and of the groups in it, in their order."""
+    """All fields of a group in their order, then those of its subgroups."""
     texts, defaults = _texts(cls), cls()
     groups = []
     for name, kind in section.kinds(cls).items():
@@ -49,7 +49,7 @@ def to_text() -> str:
 
 
 def to_markdown() -> str:
-    """The fields as a table of a page."""
+    """The fields as a Markdown table."""
     rows = [
         f"| `{field.name}` | {field.kind.__name__} | `{field.shown}` | {field.text.replace('|', '&#124;')} |"
         for field in fields()

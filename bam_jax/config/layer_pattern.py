@@ -1,9 +1,9 @@
-"""The pattern of encodings that layers repeat, in one text that a person can type.
+"""The pattern of encodings that layers repeat, written as one string.
 
     rope:window=512/rope:window=512/nope:ssmax=on
 
-A slash stands between places, a colon before a place's options, a comma between those. Layer n has place n modulo the number of
-places. A name is one of `bam_jax.encodings.ENCODINGS`, or the import path package.module:Class.
+Slashes separate places, a colon precedes a place's options, and commas separate the options. Layer n has place n modulo the
+number of places. A name is one of `bam_jax.encodings.ENCODINGS`, or the import path package.module:Class.
 """
 
 import ast
@@ -16,18 +16,18 @@ from bam_jax.system.errors import UserError, shown
 _NAME = re.compile(r"[^:]+|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 """An encoding's name or import path."""
 _NAME_OF_PLACE = re.compile(r"\w+|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
-"""The same where there are several: a path of a file is no pattern."""
+"""The same for one of several places; it does not match the parts of a file path."""
 
 
 class Place(NamedTuple):
-    """The encoding of one place: its name or import path, and the options that are stated there."""
+    """The encoding of one place: its name or import path, and the options set there."""
 
     name: str
     options: dict[str, Any]
 
 
 def parse(text: str) -> tuple[Place, ...]:
-    """The places of a pattern; a single encoding is one of one place.
+    """The places of a pattern; a single encoding is a pattern of one place.
 
     >>> [(place.name, place.options) for place in parse("rope:window=512/mine:Prior")]
     [('rope', {'window': 512}), ('mine:Prior', {})]
@@ -37,7 +37,7 @@ def parse(text: str) -> tuple[Place, ...]:
 
 
 def literal(text: str) -> Any:
-    """The value that a person types: true, false, a Python literal, or else the text itself.
+    """The value of a text from a command line: true, false, a Python literal, or otherwise the text itself.
 
     >>> literal("512"), literal("true"), literal("spread")
     (512, True, 'spread')
@@ -45,9 +45,9 @@ def literal(text: str) -> Any:
     if text in ("true", "false"):
         return text == "true"
     try:
-        with warnings.catch_warnings(action="ignore"):  # of 1or2, which is no literal
+        with warnings.catch_warnings(action="ignore"):  # such as the one about 1or2, which is not a literal
             return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # {[]: 1} is no dict; 10,000 minus signs
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # e.g. {[]: 1}, 10,000 minus signs
         return text
 
 

@@ -1,4 +1,4 @@
-"""The settings that an encoding is published with, which come with its name."""
+"""The settings that an encoding is published with. Naming the encoding selects them."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 from bam_jax.config import layer_pattern
 
 SSMAX: Mapping[str, str] = {"bam": "on", "bam_contextual": "effective"}
-"""The Scalable Softmax of an encoding's paper or study. All other encodings, a user's own among them, have "off"."""
+"""The Scalable Softmax of an encoding's paper or study. All other encodings, including a user's own, have "off"."""
 
 
 class Method(NamedTuple):
-    """An encoding with all that its paper trains it with."""
+    """An encoding with all the settings that its paper trains it with."""
 
     changes: Mapping[str, Any]
     about: str
@@ -37,13 +37,13 @@ Source: BAM appendix C.""",
 
 
 def method(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The changes of `METHODS` whose name is the encoding of a tree or of changes; none where it is another name."""
+    """The changes of the method that a tree, or changes, name as their encoding; none for any other name."""
     named = tree.get("encoding")
     return METHODS[named].changes if isinstance(named, str) and named in METHODS else {}
 
 
 def ssmax(encoding: str) -> str:
-    """The Scalable Softmax that an encoding is published with; of a pattern that of its places, "off" where they differ.
+    """The Scalable Softmax that an encoding is published with; for a pattern, that of its places, or "off" if they differ.
 
     >>> ssmax("bam"), ssmax("alibi"), ssmax("rope:window=512/bam")
     ('on', 'off', 'off')

@@ -25,20 +25,20 @@ CONFIGS = next(
     (package / "configs" for package in Path(__file__).resolve().parents[1:3] if (package / "configs").is_dir()),
     Path("configs"),
 )
-"""The project's configurations: in an installed package they lie within it, in a clone beside it."""
+"""The project's configurations: inside the package if it is installed, next to it in a clone."""
 
 
 def located(path: str | Path) -> Path:
-    """The path of a config file; configs/NAME.py is one of the project's where the current folder has no such file."""
+    """The path of a config file; configs/NAME.py is the project's own if the current folder has no such file."""
     own = CONFIGS / Path(path).name
     return own if Path(path) == Path("configs", own.name) and not Path(path).exists() and own.is_file() else Path(path)
 
 
 def load(path: str | Path, changes: Mapping[str, Any] = {}) -> Config:
-    """The configuration in a file, with changes.
+    """The configuration in a file, with changes applied.
 
-    The file runs, and the module of an encoding that it names by its import path is imported: both are the user's own.
-    Another encoding than the file's comes with the Scalable Softmax that it is published with, unless the changes state one.
+    The file is executed, and the module of an encoding that it names by import path is imported: both are the user's own. If
+    the changes name another encoding, it gets the Scalable Softmax that it is published with, unless the changes set one.
     """
     path = located(path)
     if not path.is_file():
@@ -56,11 +56,11 @@ def load(path: str | Path, changes: Mapping[str, Any] = {}) -> Config:
         raise UserError(f"get_config() of {path} returned {type(made).__name__}, not a ConfigDict of ml_collections")
     try:
         tree = made.to_dict()
-    except TypeError as error:  # it sorts the keys of a group, which are not all text
+    except TypeError as error:  # it sorts the keys of a group, and some are not text
         raise UserError(f"config file {path} has a group whose keys differ in type ({error}); make all text") from error
     changes = spelled_out(changes)
     if renames(tree, changes) and isinstance(changes["encoding"], str) and "ssmax" not in changes:
-        # The file's SSMax was chosen for the file's encoding. Beside another one it would confound a comparison.
+        # The file's SSMax was chosen for the file's encoding. With another encoding, it would confound a comparison.
         changes = {"ssmax": published.ssmax(changes["encoding"]), **changes}
     config = override(tree, changes)
     _import_encodings(config)
@@ -68,9 +68,9 @@ def load(path: str | Path, changes: Mapping[str, Any] = {}) -> Config:
 
 
 def override(tree: Config | Mapping[str, Any], changes: Mapping[str, Any]) -> Config:
-    """A configuration with changes; their order means nothing, see `changes.apply`.
+    """A configuration with changes applied; their order does not matter, see `changes.apply`.
 
-    The module of an encoding that is named here by its import path is imported.
+    If the changes name an encoding by its import path, its module is imported.
 
     >>> override(Config(), {"model.heads": 8}).model.heads
     8
@@ -85,7 +85,7 @@ def override(tree: Config | Mapping[str, Any], changes: Mapping[str, Any]) -> Co
 
 
 def allow_option(parser: argparse.ArgumentParser) -> None:
-    """Adds --allow to a command that opens runs; `allowed` takes what it is given."""
+    """Adds --allow to a command that opens runs; `allowed` takes its values."""
     parser.add_argument(
         "--allow",
         action="append",
@@ -96,7 +96,7 @@ def allow_option(parser: argparse.ArgumentParser) -> None:
 
 
 def allowed(names: Sequence[str]) -> list[str]:
-    """The addresses among the names given to --allow; the others are modules, and imported."""
+    """The addresses among the names given to --allow. The other names are modules, and are imported."""
     addresses = [name for name in names if "://" in name or name.startswith("tfds:")]
     for name in names:
         if name not in addresses:
@@ -115,12 +115,12 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def from_dict(tree: Mapping[str, Any]) -> Config:
-    """The configuration of nested dictionaries; what is left out has its default."""
+    """The configuration from nested dictionaries; missing fields have their defaults."""
     return _build(Config, _of_today(tree))
 
 
 def _of_today(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A tree, or fields, with today's names: in committed records `logger` is `tensorboard`, true or false."""
+    """A tree, or fields, with the current names: committed records have `tensorboard`, true or false, instead of `logger`."""
     if not isinstance(tree, Mapping) or not isinstance(tree.get("tensorboard"), bool):
         return tree
     rest = {name: value for name, value in tree.items() if name != "tensorboard"}
@@ -128,7 +128,7 @@ def _of_today(tree: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def to_fields(section: ConfigSection, above: str = "") -> dict[str, Any]:
-    """Every field by its dotted name; the options in a field are one value.
+    """Every field by its dotted name; a field's options are one value.
 
     >>> to_fields(Config(steps=3))["steps"], to_fields(Config())["model.layers"]
     (3, 2)
@@ -141,7 +141,7 @@ def to_fields(section: ConfigSection, above: str = "") -> dict[str, Any]:
 
 
 def from_fields(fields: Mapping[str, Any]) -> Config:
-    """The configuration of `to_fields`; what is left out has its default, and nothing that it names is imported or opened."""
+    """The inverse of `to_fields`. Missing fields have their defaults; nothing that the fields name is imported or opened."""
     return from_dict(apply({}, _of_today(fields)))
 
 
@@ -151,19 +151,19 @@ def to_json(config: Config) -> str:
 
 
 def from_json(text: str) -> Config:
-    """The configuration of `to_json`; nothing that it names is imported or opened."""
+    """The inverse of `to_json`; nothing that the configuration names is imported or opened."""
     return from_dict(typed_json.parse(text, "the configuration"))
 
 
 def digest(config: Config) -> str:
-    """Twelve hex digits that name what is trained: the start of the SHA-256 of the sorted JSON.
+    """Twelve hex digits that identify what is trained: the start of the SHA-256 of the sorted JSON.
 
     The mesh, the logger, the profile, and `younger` fields at their defaults do not count.
     """
     tree = _without_younger(config)
     del tree["mesh"], tree["logger"]
     tree.pop("profile_steps", None)
-    tree["tensorboard"] = False  # before `logger` this field counted: digests of committed records stay
+    tree["tensorboard"] = False  # counted before `logger` replaced it: keeps the digests of committed records
     text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -186,15 +186,15 @@ def _import_encodings(config: Config) -> None:
 
 
 def _import(module: str, what: str, otherwise: str = "") -> None:
-    """Runs a module that the user has named, as Python's `import` does."""
+    """Imports, and so runs, a module that the user has named."""
     found = None
-    with contextlib.suppress(Exception):  # of a package around it, which the import meets again
+    with contextlib.suppress(Exception):  # from a parent package; the import below raises it again
         found = importlib.util.find_spec(module)
     with named_where_it_fails((found and found.origin) or module, "module"):
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
-            if not f"{module}.".startswith(f"{error.name}."):  # but one that it imports
+            if not f"{module}.".startswith(f"{error.name}."):  # a module that it imports is missing
                 raise
             raise UserError(
                 f"cannot import {what}: {error}; give the command in the folder that {module.partition('.')[0]} stands "

@@ -1,4 +1,4 @@
-"""The base of a configuration's groups: typed fields, and one line for a value that will not do."""
+"""The base class of a configuration's groups: typed fields, and a one-line error for an invalid value."""
 
 import dataclasses
 import difflib
@@ -14,16 +14,16 @@ from bam_jax.system import typed_json
 from bam_jax.system.errors import UserError, nearest, shown
 
 DEPTH = 16
-"""Groups within groups that options may have."""
+"""Maximum nesting of groups in options."""
 
 
 def younger(default: Any) -> Any:
-    """A field that runs of earlier versions do not have: at its default it leaves their digest as it was."""
+    """A field that runs of earlier versions lack. At its default, it does not change their digest."""
     return dataclasses.field(default=default, metadata={"younger": True})
 
 
 def kinds(cls: type["ConfigSection"]) -> dict[str, Any]:
-    """Field name to type; the same dictionary at each call, only to be read."""
+    """Map field names to types. Every call returns the same dictionary, which must not be modified."""
     return _evaluate_annotations(typing.cast(Hashable, cls))
 
 
@@ -71,7 +71,7 @@ def joined(path: str, key: str) -> str:
 
 
 def typed(path: str, value: Any, kind: Any) -> Any:
-    """The value as its field's type, or a UserError; options are copied in the form that JSON gives back."""
+    """Convert a value to its field's type, or raise UserError; options are copied through JSON."""
     wanted = typing.get_origin(kind) or kind
     if type(value) is not wanted and not (wanted is float and type(value) is int):
         kind = {float: "a finite number", bool: "True or False"}.get(wanted, f"of type {wanted.__name__}")
@@ -82,7 +82,7 @@ def typed(path: str, value: Any, kind: Any) -> Any:
         if not abs(value) <= sys.float_info.max:  # an int may be too large for a float
             raise UserError(f"{path}={shown(value)} must be finite")
         return float(value)
-    if wanted is str and re.search("[\0\ud800-\udfff]", value):  # no path can be made of it, nor a line printed
+    if wanted is str and re.search("[\0\ud800-\udfff]", value):  # valid neither in a path nor in printed text
         raise UserError(f"{path}={shown(value)} must be text: no NUL, no half of a surrogate pair")
     return _options(path, value) if wanted is dict else value
 
@@ -94,9 +94,9 @@ def _options(path: str, value: dict[Any, Any]) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError) as error:
         raise UserError(f"{path}={shown(value)} must hold JSON values only: {error}") from error
     level: list[Any] = [value]
-    for _ in range(DEPTH):  # no recursion: what comes from a file may be deeper than Python's stack
+    for _ in range(DEPTH):  # no recursion: a value from a file may be nested deeper than Python's stack
         for key in (key for group in level if isinstance(group, dict) for key in group):
-            if not isinstance(key, str):  # JSON would make one of it
+            if not isinstance(key, str):  # JSON would convert it to text
                 raise _no_text(path, key)
         level = [
             x for v in level if isinstance(v, dict | list | tuple) for x in (v.values() if isinstance(v, dict) else v)
@@ -107,7 +107,7 @@ def _options(path: str, value: dict[Any, Any]) -> dict[str, Any]:
 
 
 class ConfigSection:
-    """A group of fields: types are checked, and an int is accepted where a float is due."""
+    """A group of fields. Types are checked; an int is accepted for a float."""
 
     path: ClassVar[str]
 
@@ -120,7 +120,7 @@ class ConfigSection:
         """Raises: UserError, when a value is out of its range."""
 
     def require(self, name: str, holds: bool, remedy: str) -> None:
-        """Raise UserError unless what the field `name` must be `holds`."""
+        """Raise UserError, saying that the field `name` must be `remedy`, unless `holds`."""
         if not holds:
             raise UserError(f"{self.path}{name}={shown(getattr(self, name))} must be {remedy}")
 

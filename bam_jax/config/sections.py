@@ -1,4 +1,4 @@
-"""Everything that a run depends on, as frozen dataclasses; each field says what it is."""
+"""Everything that a run depends on, as frozen dataclasses. The text below each field documents it."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -9,7 +9,7 @@ from bam_jax.config.section import ConfigSection, joined, kinds, typed, younger
 from bam_jax.system.errors import UserError, nearest, shown
 
 COUNT = 2**31 - 1
-"""The most steps, and tokens of a text: arrays count them in int32."""
+"""Maximum number of steps, and of tokens in a text: arrays count them in int32."""
 DTYPES = ("auto", "bfloat16", "float32")
 FAMILIES = ("llama", "gpt2", "bert", "mpt", "gemma")
 OPTIMIZERS = ("adamw", "radam")
@@ -19,11 +19,11 @@ SCHEDULES = ("cosine", "linear")
 LOGGERS = ("", "tensorboard", "wandb")
 SSMAX = ("off", "on", "inside", "outside", "effective", "asentmax", "entmax", "adaptive")
 SYNTHETIC = ("copy", "recall", "recall_last")
-"""Tasks whose rows are made without any text (`bam_jax.data.tasks.synthetic`)."""
+"""Tasks whose rows are generated without any text (`bam_jax.data.tasks.synthetic`)."""
 PACKED = ("packed", "masked")
 """Tasks whose rows are packed from documents."""
 NEXT_TOKEN = ("packed", "passkey", *SYNTHETIC)
-"""Tasks of decoders; their rows may stand in one batch."""
+"""Tasks of decoders; one batch may mix their rows."""
 TASKS = (*NEXT_TOKEN, "masked", "triplets")
 TRIPLET = ("query", "positive", "negative")
 """The texts of a row of the task triplets."""
@@ -32,62 +32,62 @@ TOKENIZERS = ("bert", "bpe", "byte", "char", "gpt2", "mistral")
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig(ConfigSection):
-    """The decoder's sizes."""
+    """The model's architecture and sizes."""
 
     path: ClassVar[str] = "config.model."
 
     family: str = "llama"
-    """"llama": RMSNorm, SwiGLU, no linear biases, a head of its own; "gpt2": LayerNorm, GELU, biases, a tied head; "bert":
-    as gpt2, but norms follow the sums (post-norm), GELU is exact, and the tied head transforms its input; "mpt": as gpt2,
-    but without any biases, and GELU is exact; "gemma": as llama, but with GELU in the place of SiLU, norms behind attention and
-    MLP as well as before them, and a tied embedding times sqrt(width)."""
+    """"llama": RMSNorm, SwiGLU, no linear biases, an untied output head; "gpt2": LayerNorm, GELU, biases, a tied head; "bert":
+    like gpt2, but with post-norm (norms follow the residual sums), exact GELU, and a tied head that transforms its input; "mpt":
+    like gpt2, but without any biases and with exact GELU; "gemma": like llama, but with GELU instead of SiLU, norms after
+    attention and MLP as well as before them, and a tied embedding that is scaled by sqrt(width)."""
     causal: bool = True
-    """False: an encoder, in which every token sees the whole text."""
+    """False: an encoder, in which every token attends to the whole text."""
     layers: int = 2
-    """Blocks of attention and MLP."""
+    """Number of layers; each has attention and an MLP."""
     width: int = 64
-    """Width of the rows between the layers."""
+    """Width of the residual stream."""
     heads: int = 4
-    """Heads of a layer."""
+    """Attention heads per layer."""
     head_dim: int = younger(0)
     """Width of a head's queries, keys and values; 0: width / heads."""
     kv_heads: int = 0
-    """Key and value heads (grouped-query attention); 0: as many as heads."""
+    """Key and value heads per layer (grouped-query attention); 0: as many as `heads`."""
     hidden: int = 128
-    """Width inside the MLP."""
+    """Hidden width of the MLP."""
     vocab: int = 0
-    """0: what the tokenizer needs (`Tokenizer.padded`)."""
+    """Size of the vocabulary; 0: what the tokenizer needs (`Tokenizer.padded`)."""
     remat: bool = False
     """Recompute each layer in the backward pass instead of storing its activations."""
     remat_keep: str = younger("nothing")
-    """What `remat` stores of a layer all the same. "nothing", or "products": the results of matrix products and of attention, so
-    that only cheap operations are computed again."""
+    """What `remat` stores of a layer anyway: "nothing", or "products", the results of matrix products and of attention, so that
+    only cheap operations are recomputed."""
     scan: bool = True
-    """Compile one layer and loop over it. False compiles every layer, which takes longer. It is faster for a few small layers on
-    a CPU, and trains with fewer bytes moved on a GPU: a loop copies all that it keeps for the backward pass."""
+    """Compile one layer and loop over it. False compiles every layer, which takes longer. The result is faster for a few small
+    layers on a CPU, and moves fewer bytes in training on a GPU, because a loop copies all that it keeps for the backward pass."""
     dtype: str = "auto"
-    """Dtype of matrix products; auto: bfloat16 on accelerators, float32 on CPU."""
+    """Dtype of matrix products; "auto": bfloat16 on accelerators, float32 on CPU."""
     qk_norm: bool = younger(False)
-    """An RMS norm of every head's query and key, with scales that train, before they are rotated (Henry et al. 2020; as in
-    Qwen 3)."""
+    """RMSNorm of every head's queries and keys, with learned scales, before rotation (Henry et al. 2020; as in Qwen 3)."""
     gate: bool = younger(False)
-    """A sigmoid gate on attention's output, elementwise and of every head, from the layer's input (Qiu et al. 2025, arXiv
+    """An elementwise sigmoid gate on the attention output of every head, computed from the layer's input (Qiu et al. 2025, arXiv
     2505.06708)."""
     sinks: bool = younger(False)
-    """A logit of each head, trained, of one key more whose value is 0 (gpt-oss; Xiao et al. 2024)."""
+    """A learned attention-sink logit per head, for an extra key whose value is 0 (gpt-oss; Xiao et al. 2024)."""
     soft_cap: float = younger(0.0)
-    """c of c tanh(score / c), below which scores of queries and keys stay (Gemma 2, where it is 50); 0: none."""
+    """Soft cap c of the query-key scores, which become c tanh(score / c) (Gemma 2, with c = 50); 0: none."""
     attention_dropout: float = younger(0.0)
-    """Share of the attention weights that training drops (`bam_jax.attention.Dropout`); never in evaluation. Not with the task
-    triplets."""
+    """Fraction of the attention weights dropped in training (`bam_jax.attention.Dropout`), never in evaluation. Must be 0 for
+    the task triplets."""
     tied: bool = younger(False)
-    """The head is the transposed embedding, as it always is in gpt2 and bert."""
+    """Use the transposed embedding as the output head, as gpt2 and bert always do."""
     qkv_bias: bool = younger(False)
-    """Queries, keys and values have biases, as they always have in gpt2 and bert (Qwen 2)."""
+    """Add biases to queries, keys and values (as in Qwen 2); gpt2 and bert always have them."""
     embedding_norm: bool = younger(False)
-    """A norm behind the embeddings, as there always is in bert (BLOOM)."""
+    """Normalise the embeddings (as in BLOOM); bert always does."""
     norm_epsilon: float = younger(0.0)
-    """Added to the variance in norms; 0: the family's, 1e-5 or in bert 1e-12, and 1e-6 in that of queries and keys."""
+    """Epsilon added to the variance in norms; 0: the family's own, 1e-5 or for bert 1e-12, and 1e-6 in the norm of queries and
+    keys."""
 
     @property
     def head_width(self) -> int:
@@ -97,7 +97,7 @@ class ModelConfig(ConfigSection):
     def check(self) -> None:
         self.above(1, "layers", "width", "heads", "hidden")
         self.above(0, "head_dim", "kv_heads", "vocab", "soft_cap", "norm_epsilon")
-        self.below(2**16, "layers", "heads")  # of each, something is listed
+        self.below(2**16, "layers", "heads")  # some list has an entry for each of them
         self.require("attention_dropout", 0 <= self.attention_dropout < 1, "at least 0 and below 1")
         self.known("family", FAMILIES)
         self.known("dtype", DTYPES)
@@ -110,55 +110,56 @@ class ModelConfig(ConfigSection):
 
 
 _SHARED = {"tokenizer", "mixture", "positions", "similarity_scale", "workers"}
-"""Keys of the data that hold for a whole mixture."""
+"""Keys of the data that apply to a whole mixture."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig(ConfigSection):
-    """Where the text comes from and what is made of it."""
+    """Where the text comes from, and how it becomes batches."""
 
     path: ClassVar[str] = "config.data."
 
     source: str = "stdlib"
-    """"stdlib" (the documentation every Python carries) or another corpus of `bam_jax.data.corpora`, or a folder or file of
-    .txt, .jsonl or .parquet, or a folder that `bam_jax.data.prepare` wrote."""
+    """"stdlib" (the documentation that comes with Python) or another corpus in `bam_jax.data.corpora`; a file or folder of
+    .txt, .jsonl or .parquet; or a folder written by `bam_jax.data.prepare`."""
     tokenizer: str = "char"
     """"char", "byte", "mistral", "gpt2" or "gpt2:FOLDER", "bert:PATH", "bpe:PATH" (`bam_jax.data.tokenizers`)."""
     task: str = "packed"
-    """"packed": documents in rows, predict the next token; "masked": the same rows, predict masked tokens;
+    """"packed": rows packed with documents, next-token prediction; "masked": the same rows, masked-token prediction;
     "passkey": random windows with planted keys; "triplets": query, positive, negative; "recall", "recall_last", "copy":
-    synthetic rows without text, a quarter items and the rest fillers (`bam_jax.data.tasks`)."""
+    synthetic rows without text, one quarter items and the rest fillers (`bam_jax.data.tasks`)."""
     text_field: str = "text"
-    """The field of a .jsonl line that holds the text."""
+    """The field of a .jsonl line that contains the text."""
     holdout: float = 0.1
-    """Fraction of the characters kept for evaluation; a prepared folder has its own hold-out."""
+    """Fraction of the characters held out for evaluation; a prepared folder has its own hold-out."""
     held_out_source: str = ""
-    """Evaluate on this source; then none of `source` is held out. "": on what is held out of `source`."""
+    """A source to evaluate on; nothing is then held out of `source`. "": evaluate on the part of `source` that is held out."""
     packing: str = "concat"
     """"concat": documents end to end, cut into rows; "first_fit": whole documents where they fit (longer ones are
-    cut), the rest of a row padded; "framed": as concat, but a document begins with the tokenizer's begin token as well, and
-    the last token of one predicts that of the next, as BAM's authors train."""
+    cut), with the rest of a row padded; "framed": like concat, but each document also starts with the tokenizer's begin
+    token, which the last token of the previous document predicts, as in the training of BAM's authors."""
     document_mask: bool = True
     """Whether attention and loss stay within a document (tasks packed and masked)."""
     positions: str = "row"
-    """"row": a token's position is its index in the row; "restart": in its document's part of the row."""
+    """"row": a token's position is its index in the row; "restart": its index in its document's part of the row."""
     shuffle: int = 2**20
-    """Documents shuffled together; a prepared folder with more is shuffled by whole shards, and in groups of them."""
+    """Number of documents shuffled together. A larger prepared folder is divided into groups of whole shards; the groups, and the
+    documents of each, are shuffled."""
     mask_fraction: float = 0.15
     """Fraction of the tokens to predict (task masked)."""
     passkey_fraction: float = 0.8
-    """Fraction of the samples that carry a key (task passkey)."""
+    """Fraction of the samples that contain a passkey (task passkey)."""
     answer_weight: float = 1.5
-    """Loss weight of a key's digits where it stands again (task passkey)."""
+    """Loss weight of the digits where a passkey is repeated (task passkey)."""
     similarity_scale: float = younger(20.0)
-    """Factor of the cosines of embeddings in the loss, the inverse of its temperature (task triplets)."""
+    """Scale of the cosines of embeddings in the loss, the inverse of its temperature (task triplets)."""
     mixture: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Several corpora in one batch: name to {"weight": share of the rows, and keys of this group that differ}."""
+    """Several corpora in one batch: each name maps to {"weight": share of the rows, plus the keys of this group that differ}."""
     workers: int = 0
-    """Processes that make batches ahead; 0: made when asked for."""
+    """Processes that prepare batches in advance; 0: batches are made on demand."""
 
     def parts(self) -> dict[str, tuple[float, "DataConfig"]]:
-        """The corpora of the mixture, each with its weight; without a mixture this one alone.
+        """The corpora of the mixture, each with its weight; without a mixture, only this one.
 
         >>> data = DataConfig(mixture={"text": {"weight": 3}, "keys": {"weight": 1, "task": "passkey"}})
         >>> {name: (weight, part.task) for name, (weight, part) in data.parts().items()}
@@ -172,7 +173,7 @@ class DataConfig(ConfigSection):
 
     @property
     def contrastive(self) -> bool:
-        """True where embeddings are trained: rows are triplets, those of all parts of a mixture."""
+        """Whether embeddings are trained: the rows of all parts are triplets."""
         return all(part.task == "triplets" for _, part in self.parts().values())
 
     def _part(self, name: str, changes: Any) -> tuple[float, "DataConfig"]:
@@ -209,7 +210,7 @@ class DataConfig(ConfigSection):
             )
 
     def check(self) -> None:
-        name = self.tokenizer.partition(":")[0]  # what follows is looked at where it is read
+        name = self.tokenizer.partition(":")[0]  # the rest is checked where it is read
         if name not in TOKENIZERS:
             raise UserError(f"{self.path}tokenizer={shown(self.tokenizer)} is unknown; {nearest(name, TOKENIZERS)}")
         self.known("task", TASKS)
@@ -230,7 +231,7 @@ class DataConfig(ConfigSection):
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig(ConfigSection):
-    """The optimiser and its schedule: from `rate` down to `final` x `rate` after a linear warm-up."""
+    """The optimiser and its schedule: a linear warm-up to `rate`, then a decay to `final` x `rate`."""
 
     path: ClassVar[str] = "config.optimizer."
 
@@ -239,23 +240,23 @@ class OptimizerConfig(ConfigSection):
     rate: float = 3e-3
     """Peak learning rate."""
     prior_rate: float = 1.0
-    """Multiplier of the rate for the prior's parameters."""
+    """Learning-rate multiplier of the prior's parameters."""
     b1: float = 0.9
     """Decay of the gradient's running mean."""
     b2: float = 0.95
-    """Decay of its square's."""
+    """Decay of the running mean of the squared gradient."""
     decay: float = 0.1
     """Decoupled weight decay of matrices; vectors and priors have none."""
     clip: float = 1.0
-    """Largest global norm of a gradient."""
+    """Maximum global norm, to which gradients are clipped."""
     warmup: int = 100
-    """Steps in which the rate rises from 0 to its peak."""
+    """Steps over which the rate rises from 0 to its peak."""
     schedule: str = younger("cosine")
-    """The way down after the warm-up: "cosine", or "linear", the default of Hugging Face's trainers."""
+    """Decay after the warm-up: "cosine", or "linear", the default of Hugging Face's trainers."""
     final: float = 0.1
     """The rate at the last step, as a fraction of the peak."""
     accumulate: int = 1
-    """Micro-batches that a batch is cut into, one after the other."""
+    """Number of micro-batches into which a batch is split; they are computed one after the other."""
 
     def check(self) -> None:
         self.known("name", OPTIMIZERS)
@@ -272,17 +273,18 @@ class OptimizerConfig(ConfigSection):
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig(ConfigSection):
-    """The mesh of devices that share a training step (`bam_jax.parallel.sharding`); a run may go on with another.
+    """The mesh of devices that share a training step (`bam_jax.parallel.sharding`); a resumed run may use another.
 
-    Both at 0: one device of a CPU; all accelerators, where fsdp spans one slice of TPUs or one host's GPUs.
+    With `data` and `fsdp` both 0: one device on a CPU; otherwise all accelerators, with fsdp over one slice of TPUs or the GPUs
+    of one host.
     """
 
     path: ClassVar[str] = "config.mesh."
 
     data: int = 0
-    """Devices that share the batch, each with all parameters; 0: what the others leave."""
+    """Devices that share the batch, each with all parameters; 0: all that the other axes leave."""
     fsdp: int = 0
-    """Devices that share the batch, the parameters and the optimiser's state; 0: what the others leave."""
+    """Devices that share the batch, the parameters and the optimiser's state; 0: all that the other axes leave."""
     tensor: int = 1
     """Devices that share heads, the MLP's width and the vocabulary."""
     context: int = 1
@@ -294,7 +296,7 @@ class MeshConfig(ConfigSection):
 
 
 OF_LAYERS = ("ssmax", "log_temperature", "log_temperature_start")
-"""Fields of a configuration that a place of a pattern may state for its layers, among its encoding's options."""
+"""Fields of a configuration that a place of a pattern may set for its layers, among its encoding's options."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,56 +306,57 @@ class Config(ConfigSection):
     path: ClassVar[str] = "config."
 
     encoding: str = "bam"
-    """A name in `bam_jax.encodings.ENCODINGS`, or the import path "package.module:Class" of your own, whose module is
-    imported where a command or its config file names it, and never because a run does. Or a pattern of such that layers
-    repeat, each with options of its own: "rope:window=512/rope:window=512/nope:ssmax=on" (docs/layers.md)."""
+    """A name in `bam_jax.encodings.ENCODINGS`, or the import path "package.module:Class" of your own encoding. Its module is
+    imported only if the command line or your config file names it; a saved run never triggers an import. Or a pattern of
+    encodings that layers repeat, each with its own options: "rope:window=512/rope:window=512/nope:ssmax=on" (docs/layers.md)."""
     encoding_options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Arguments of the encoding, which checks them, and `window`, the tokens that a query sees at most, itself included. In a
-    pattern those of every place that does not state its own."""
+    """Arguments of the encoding, which checks them, and `window`, the maximum number of tokens that a query sees, itself
+    included. In a pattern, an option applies to every place that does not set it."""
     ssmax: str = "off"
-    """"on": the placement that the authors use with that encoding; "inside" or "outside": the prior's, of its factor;
-    "effective": outside, the factor log(N + C) / log C of N keys that a head's prior leaves in play, C the context
-    (`bam_jax.encodings.EffectiveSSMax`). "asentmax": 1.5-entmax (sparse) of logits whose scores have a
-    learned factor (`AdaptiveScale`); "entmax": the same without it; "adaptive": an entropy-dependent temperature, for
-    evaluating trained models."""
+    """Scalable Softmax. "on": with the prior where the encoding's authors place it; "inside" or "outside": with the prior inside
+    or outside the factor; "effective": outside, with the factor log(N + C) / log C, where N is the number of effective keys of a
+    head's prior and C the context (`bam_jax.encodings.EffectiveSSMax`). Replacements of softmax: "asentmax", 1.5-entmax (sparse)
+    of logits whose scores have a learned factor (`AdaptiveScale`); "entmax", the same without that factor; "adaptive", an
+    entropy-dependent temperature, for evaluating trained models."""
     log_temperature: float = younger(0.0)
-    """alpha of the factor 1 + alpha ln max(n / n0, 1) of a query's scores, n the keys that it sees: Llama 4's, where it is 0.1
-    and n0 8,192; 0: none."""
+    """alpha in the factor 1 + alpha ln max(n / n0, 1) of a query's scores, where n is the number of keys that it sees (Llama 4,
+    with alpha = 0.1 and n0 = 8,192); 0: none."""
     log_temperature_start: int = younger(0)
-    """n0 of that factor, in keys; 0: the context."""
+    """n0 in the factor of `log_temperature`, in keys; 0: the context."""
     shared_encoding: bool = False
-    """True: all layers have one encoding together (the default of BAM's code); false: each its own (its paper); in a pattern the
-    layers of each run of equal places."""
+    """True: all layers share one encoding (the default of BAM's code), or in a pattern, the layers of each run of equal places.
+    False: each layer has its own (BAM's paper)."""
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     context: int = 64
-    """Tokens of a training sequence."""
+    """Tokens per training sequence."""
     batch: int = 32
-    """Rows of one optimiser step; a row is a sequence, or the three of a triplet."""
+    """Rows per optimiser step; a row is one sequence, or the three of a triplet."""
     steps: int = 2000
-    """Optimiser steps; a run goes on where this is raised, at the rate that the schedule of all steps has there."""
+    """Optimiser steps. Raising this extends a run, which continues at the learning rate of the new total's schedule."""
     seed: int = 0
-    """Seed of first parameters, order of the text and everything else that is drawn."""
+    """Seed of the initial parameters, the order of the text and everything else that is random."""
     start: str = ""
-    """A run, or quickstart, whose trained parameters are the first ones here; "": drawn from the seed."""
+    """A run, or "quickstart", from whose trained parameters this run starts; "": parameters are drawn from the seed."""
     log_every: int = 100
-    """Steps between two lines of metrics.jsonl."""
+    """Steps between lines of metrics.jsonl."""
     checkpoint_every: int = 500
-    """Steps between two checkpoints; there is one at the end as well."""
+    """Steps between checkpoints; there is also one at the end."""
     eval_every: int = younger(0)
-    """Steps between two measurements of the loss on held-out text, and at the end; 0: none."""
+    """Steps between measurements of the held-out loss, which is also measured at the end; 0: never."""
     eval_tokens: int = younger(2**16)
-    """Tokens of that text, rounded up to whole batches; always the same."""
+    """Tokens of held-out text for `eval_every`, rounded up to whole batches; always the same ones."""
     logger: str = ""
-    """Where metrics are written as well: "tensorboard"; "wandb", Weights & Biases; "": nowhere."""
+    """Where metrics are written besides metrics.jsonl: "tensorboard"; "wandb" (Weights & Biases); "": nowhere."""
     profile_steps: str = younger("")
-    """FIRST:LAST, steps of which a trace is written into the run's folder, `profile`, for TensorBoard or XProf; "": none."""
+    """FIRST:LAST, the steps to trace; the trace is written to `profile` in the run's folder, for TensorBoard or XProf. "":
+    none."""
 
     @property
     def sequences(self) -> int:
-        """Sequences of one optimiser step, each of `context` tokens, pads among them."""
+        """Sequences per optimiser step, each of `context` tokens including padding."""
         return self.batch * (len(TRIPLET) if self.data.contrastive else 1)
 
     def profiled(self) -> range:
@@ -369,7 +372,7 @@ class Config(ConfigSection):
         return range(numbers[0], numbers[1] + 1) if self.profile_steps else range(0)
 
     def layer_pattern(self) -> list[dict[str, Any]]:
-        """The arguments of `encodings.spec` for each place of the pattern of layers, one of a single encoding.
+        """The arguments of `encodings.spec` for each place of the layer pattern; a single encoding has one place.
 
         >>> [(place["name"], place["ssmax"]) for place in Config(encoding="rope:window=8/nope:ssmax=on").layer_pattern()]
         [('rope', 'off'), ('nope', 'on')]
@@ -393,7 +396,7 @@ class Config(ConfigSection):
         return pattern
 
     def modules(self) -> list[str]:
-        """The modules of encodings of the user's own."""
+        """The modules of the user's own encodings."""
         found = [place.name.partition(":") for place in layer_pattern.parse(self.encoding)]
         return list(dict.fromkeys(module for module, colon, _ in found if colon))
 
@@ -411,7 +414,7 @@ class Config(ConfigSection):
         self.below(COUNT, "context", "batch", "steps")
         self.profiled()
         self.within(0, 2**32 - 1, "seed")
-        if self.data.contrastive:  # each micro-batch is embedded twice, to the same embeddings
+        if self.data.contrastive:  # each micro-batch is embedded twice, and both results must be equal
             self.model.require("attention_dropout", not self.model.attention_dropout, "0 for the task 'triplets'")
         masked = [name for name, (_, part) in self.data.parts().items() if part.task == "masked"]
         if masked and self.model.causal:

@@ -1,1 +1,1 @@
-"""The mesh of devices and what it cuts, and the processes of a job."""
+"""The mesh of devices and how it shards arrays, and the processes of a job."""

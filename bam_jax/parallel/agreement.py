@@ -10,12 +10,12 @@ from bam_jax.system.errors import UserError
 
 
 def from_first(number: int) -> int:
-    """The number that process 0 gives."""
+    """The number that process 0 passes."""
     return int(multihost_utils.broadcast_one_to_all(np.int32(number))) if jax.process_count() > 1 else number
 
 
 def contents_from_first(contents: bytes) -> bytes:
-    """The bytes that process 0 gives."""
+    """The bytes that process 0 passes."""
     if jax.process_count() == 1:
         return contents
     whole = np.zeros(from_first(len(contents)), np.uint8)

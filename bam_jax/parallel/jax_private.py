@@ -1,5 +1,5 @@
-"""Names of JAX's private modules that processes need; no public one gives them. Of other files, `attention/cudnn.py` alone
-imports such names.
+"""Names of JAX's private modules that `processes` needs and that have no public equivalent. The only other file that imports
+such names is `attention/cudnn.py`.
 
 global_state.client                     the coordinator's key-value store and barriers, by which one process tells all
                                         others how it ends; `jax.distributed` offers neither
@@ -24,7 +24,7 @@ def coordination_client() -> Any:
 
 
 def have_all_joined() -> bool:
-    """True once `jax.distributed.initialize` has come to its end, thus every process has joined."""
+    """True once `jax.distributed.initialize` has finished, which means that every process has joined."""
     return global_state.preemption_sync_manager is not None
 
 
@@ -34,7 +34,7 @@ def process_number() -> int:
 
 
 def scheduled_processes() -> int:
-    """The number of processes that the scheduler of this job has started; 1 where there is none."""
+    """The number of processes that the scheduler of this job has started; 1 without a scheduler."""
     for environment in ClusterEnv._cluster_types:
         if not environment.opt_in_only_method and environment.is_env_present():
             return environment.get_process_count()

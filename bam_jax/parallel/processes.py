@@ -29,10 +29,10 @@ JOIN = 300
 HEARTBEAT = 40
 """Seconds without a sign of life after which a process counts as lost.
 
-A host that loses its power closes no connection. With JAX's default of 100 s accelerators would wait for longer than a restart
-takes; with much less, a busy host's pause would end a run."""
+A host that loses its power closes no connection. With JAX's default of 100 s, accelerators would wait for longer than a restart
+takes. With a much smaller value, a pause of a busy host would end a run."""
 LOST = re.compile("gloo|nccl|unavailable|heartbeat|deadline", re.IGNORECASE)
-"""In the runtime's errors when the other end of a connection is gone."""
+"""Matches the runtime's errors when the other end of a connection is gone."""
 RESTART = "start all processes again: the run goes on from its last checkpoint"
 NOT_TOGETHER = (
     "the processes of this job did not find one another; see that each is started, with no error of its own, and that "
@@ -40,7 +40,7 @@ NOT_TOGETHER = (
 )
 
 URGENT = 1.0
-"""Seconds after which a second signal ends the process: a terminal and a launcher may both send the same one."""
+"""Seconds after which a second signal ends the process; before that, a terminal and a launcher may both send the same one."""
 SIGNALS = {signal.SIGTERM: ("SIGTERM", errors.AGAIN), signal.SIGINT: ("Ctrl-C", errors.INTERRUPTED)}
 """The signals that stop a training, with their names and exit codes."""
 
@@ -50,7 +50,7 @@ End = Callable[[int, str], None]
 _FOLDER = "bam_jax"  # in the coordinator's key-value store
 _END = f"{_FOLDER}/end"
 _POLL = 0.5  # seconds
-_FAREWELL = 5  # seconds for all others to hear why a process ends
+_FAREWELL = 5  # seconds for all others to learn why a process ends
 
 
 @contextlib.contextmanager
@@ -84,9 +84,9 @@ def is_first() -> bool:
 
 @contextlib.contextmanager
 def leaving_together(name: str, seconds: float) -> Iterator[None]:
-    """At the end of the block, also after `errors.Stopped`, wait for all processes to come there.
+    """At the end of the block, also after `errors.Stopped`, wait for all processes to reach it.
 
-    Those that end first would otherwise end the last one after `HEARTBEAT` seconds, when jax shuts down.
+    Otherwise, the processes that end first would end the last one after `HEARTBEAT` seconds, when JAX shuts down.
     """
     try:
         yield
@@ -105,9 +105,9 @@ def _wait_for_all(name: str, seconds: float) -> None:
 def stopping(end: End) -> Iterator[Callable[[int], bool]]:
     """Yield a function that is called after every step and returns true if a SIGTERM or Ctrl-C asks to stop there.
 
-    It returns true at the same step in all processes, whichever of them got the signal. A line answers a signal at once. Before
-    the first call, when nothing is trained yet, a signal ends the process at once. So does a second signal, `URGENT` seconds or
-    more after the first. The block's `errors.Stopped` becomes `errors.Interrupted` if Ctrl-C was the reason.
+    It returns true at the same step in all processes, whichever of them got the signal. A signal is answered with a log line at
+    once. Before the first call, when nothing is trained yet, a signal ends the process at once. So does a second signal, `URGENT`
+    seconds or more after the first. The block's `errors.Stopped` becomes `errors.Interrupted` if Ctrl-C was the reason.
     """
     stop = _Stop(end)
     with contextlib.ExitStack() as stack:
@@ -125,7 +125,7 @@ def stopping(end: End) -> Iterator[Callable[[int], bool]]:
 class _Stop:
     """Whether to stop, the signal that asked for it, and a thread that answers signals.
 
-    Python runs a signal's handler in the main thread, between two of its instructions: while XLA compiles, that may be minutes
+    Python runs a signal's handler in the main thread, between two Python instructions: while XLA compiles, that may be minutes
     later. But C writes the signal's number to the descriptor of `signal.set_wakeup_fd` at once, and a thread reads it there.
     """
 
@@ -156,7 +156,7 @@ class _Stop:
             signal.set_wakeup_fd(pipe)
             for number, handler in before.items():
                 signal.signal(number, handler)
-            os.write(writer, b"\0")  # no signal: it ends the thread
+            os.write(writer, b"\0")  # not a signal: it ends the thread
             thread.join()
             os.close(reader)
             os.close(writer)
@@ -204,7 +204,7 @@ class _Stop:
 def _end_alone(status: int, line: str) -> None:
     console.log(line)
     sys.stdout.flush()
-    os._exit(status)  # an orderly exit would wait for what is being compiled
+    os._exit(status)  # an orderly exit would wait for compilations
 
 
 def _initialise(coordinator: str, count: int, index: int | None) -> bool:
@@ -249,7 +249,7 @@ class _Together:
 
     def __init__(self) -> None:
         self._client = jax_private.coordination_client()
-        self._leaving = threading.Lock()  # held by the thread that ends this process: one line is said, not two
+        self._leaving = threading.Lock()  # held by the thread that ends this process, so that only one line is logged
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -274,7 +274,7 @@ class _Together:
     def _watch(self) -> None:
         while not self._over.wait(_POLL):
             try:
-                ends = self._client.key_value_dir_get(_FOLDER)  # a folder: to get a missing key would wait for it
+                ends = self._client.key_value_dir_get(_FOLDER)  # a folder: getting a missing key would wait for it
             except jax.errors.JaxRuntimeError as error:
                 line = f"error: process 0 cannot be reached any more; {RESTART} ({_shorten(error)})"
                 with self._leaving:
@@ -286,7 +286,7 @@ class _Together:
 
     def _leave(self, status: int, line: str) -> None:
         console.log(line)
-        with contextlib.suppress(jax.errors.JaxRuntimeError):  # the one that is gone does not come
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # a process that is gone never arrives
             self._client.wait_at_barrier(_END, _FAREWELL * 1000)
         if is_first():
             time.sleep(_POLL)  # the others' farewell goes through this process
@@ -306,7 +306,7 @@ def _describe(error: BaseException) -> tuple[int, str]:
 
 
 def _shorten(error: BaseException) -> str:
-    """The message of an error, in one line that is not long."""
+    """The message of an error, as one short line."""
     return " ".join(str(error).split())[:160]
 
 

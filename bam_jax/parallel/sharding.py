@@ -1,11 +1,11 @@
-"""The mesh by which devices share a training step, and what each of its axes cuts. No other file names mesh axes.
+"""The mesh over which devices share a training step, and what each of its axes shards. No other file names mesh axes.
 
     data      the batch
-    fsdp      the batch, and parameters with the optimiser's state, which each device fetches where it needs them
+    fsdp      the batch, and parameters with the optimiser's state; devices gather parameters where they need them
     tensor    heads, the MLP's width, the vocabulary
-    context   every sequence: attention goes round a ring of devices
+    context   every sequence, with attention over a ring of devices
 
-In code of your own, where `jax.set_mesh` says which mesh a `jax.jit` is for:
+In your own code, `jax.set_mesh` sets the mesh of a `jax.jit`:
 
 >>> mesh = make_mesh(MeshConfig())
 >>> with jax.set_mesh(mesh):
@@ -14,7 +14,7 @@ In code of your own, where `jax.set_mesh` says which mesh a `jax.jit` is for:
 >>> mesh.axis_names, tuple(kernels["head"]["kernel"].sharding.spec)
 (('data', 'fsdp', 'tensor', 'context'), ('fsdp', 'tensor'))
 
-A model that is called under no mesh, under one device or under axes of other names is not cut.
+A model that is called without a mesh, on one device, or under axes with other names is not sharded.
 """
 
 import contextlib
@@ -47,10 +47,10 @@ TEXT = P(BATCH, CONTEXT)
 """The spec of the batch and of activations, [B, T, ...]."""
 
 LARGE = 8 * 2**20
-"""Bytes of a parameter above which it is an error that an axis does not divide it: every device would hold it whole."""
+"""Bytes of a parameter above which an axis that does not divide it is an error, because every device would hold it whole."""
 
 LAYERS = r"layers/(\d+/)?"
-"""The stacked layers; a number is a run of a pattern's places."""
+"""The stacked layers. A number stands for a run of equal places in a pattern."""
 ENCODING = f"{LAYERS}attention/encoding/(.+/)?"
 RULES = (
     ("embed/embedding", P("tensor", "fsdp")),
@@ -72,22 +72,24 @@ RULES = (
     (f"{LAYERS}attention/ssmax/(slope|power)/bias", P()),
     (f"{ENCODING}kernel", P("fsdp", "tensor")),
     (f"{ENCODING}table", P("tensor", None)),
-    (f"{ENCODING}(?!kernel$|table$)[^/]+", P()),  # a prior's numbers per head: the whole of them is small
+    (f"{ENCODING}(?!kernel$|table$)[^/]+", P()),  # a prior's parameters per head, which are small as a whole
 )
-"""Path of a parameter -> what its last axes are cut by; those before (the stack of layers) and an empty rule's are whole.
+"""Path of a parameter -> the mesh axes that shard its last axes. Axes before those (the stack of layers), and all axes under an
+empty rule, are not sharded.
 
-tensor cuts the outputs of maps into heads and into the MLP's width, and the inputs of those back: between the two nothing is
-sent, and one sum over devices follows the second. fsdp cuts the other axis, so that each is gathered where it is used.
+tensor shards the outputs of projections into heads and into the MLP's width, and the inputs of the projections back. Nothing is
+sent between the two, and one sum over devices follows the second. fsdp shards the other axis, so each parameter is gathered
+where it is used.
 """
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """The mesh that a configuration asks for, with axes `AXES` that the compiler shards along (`AxisType.Auto`).
 
-    Axes at 0 are chosen. On a CPU in a single process they are 1, and devices beyond the mesh stay idle: a laptop's training
-    is not cut unless told so. Everywhere else all devices take part: with `data` and `fsdp` both at 0, fsdp is the largest
-    number that divides the devices to share and those that tensor and context leave of one slice (TPUs) or of one host, whose
-    links are the fast ones.
+    Axes at 0 are chosen here. On a CPU in a single process they are 1, and devices beyond the mesh stay idle, so that training on
+    a laptop is sharded only on request. Everywhere else, all devices take part. With `data` and `fsdp` both at 0, fsdp is the
+    largest common divisor of two numbers: the devices that tensor and context leave of all, and those that they leave of one
+    slice (TPUs) or one host, whose links are the fast ones.
     """
     present = jax.devices() if devices is None else list(devices)
     stated = {name: getattr(config, name) for name in AXES}
@@ -117,9 +119,9 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 
 
 def arrange(shape: Sequence[int], devices: Sequence[jax.Device]) -> Mesh:
-    """The mesh of a shape, be its devices of one slice or of several; outer axes are the first to cross slices.
+    """The mesh of a shape, with devices of one slice or several; outer axes are the first to cross slices.
 
-    JAX counts as a slice what fast links join: a slice of TPUs, and each host of CPUs or GPUs.
+    For JAX, a slice is what fast links join: a slice of TPUs, or each host of CPUs or GPUs.
     """
     types = (AxisType.Auto,) * len(AXES)
     slices = Counter(getattr(device, "slice_index", 0) for device in devices)
@@ -130,7 +132,7 @@ def arrange(shape: Sequence[int], devices: Sequence[jax.Device]) -> Mesh:
         raise UserError(
             f"some of the {len(slices)} hosts or slices have {sizes[0]} devices and some {sizes[-1]}; start as many on each"
         )
-    across, left = list[int](), len(slices)  # `left` comes to 1, since the slices divide the devices
+    across, left = list[int](), len(slices)  # `left` ends at 1, since the slices divide the devices
     for size in shape:
         across.append(math.gcd(size, left))
         left //= across[-1]
@@ -140,15 +142,15 @@ def arrange(shape: Sequence[int], devices: Sequence[jax.Device]) -> Mesh:
 
 
 def _count_near(devices: Sequence[jax.Device]) -> int:
-    """The number of devices that the first one has fast links with, itself included."""
+    """The number of devices to which the first one has fast links, itself included."""
     where = "slice_index" if devices[0].platform == "tpu" and hasattr(devices[0], "slice_index") else "process_index"
     return sum(getattr(device, where) == getattr(devices[0], where) for device in devices)
 
 
 def take_mesh(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], Mesh | None]:
-    """The mesh that the changes of `config.mesh` among these ask for, and the other changes; None: one device.
+    """Split overrides into those that do not concern `config.mesh`, and the mesh that the rest asks for; None: one device.
 
-    It is for a trained model: axes that are not stated are 1, and further devices stay idle.
+    The mesh is for a trained model: axes that are not stated are 1, and further devices stay idle.
     """
     stated = {name: value for name, value in overrides.items() if name.startswith("mesh.")}
     others = {name: value for name, value in overrides.items() if name not in stated}
@@ -166,7 +168,7 @@ def active(mesh: Mesh | None) -> contextlib.AbstractContextManager:
 
 
 def check(config: Config, mesh: Mesh) -> None:
-    """Check that a mesh's axes divide what they cut of a training step."""
+    """Check that a mesh's axes divide what they shard of a training step."""
     check_model(config, mesh)
     size = dict(mesh.shape)
     if config.context % size["context"]:
@@ -189,7 +191,7 @@ def check(config: Config, mesh: Mesh) -> None:
 
 
 def check_model(config: Config, mesh: Mesh) -> None:
-    """Check that a mesh's axes divide what they cut of a model, and leave whole what must be."""
+    """Check that a mesh's axes divide what they shard of a model, and do not shard what must be whole."""
     size = dict(mesh.shape)
     for name in ("heads", "kv_heads", "hidden"):
         number = getattr(config.model, name)
@@ -208,7 +210,7 @@ def check_model(config: Config, mesh: Mesh) -> None:
 def parameter_shardings(tree: Any, mesh: Mesh) -> Any:
     """The sharding of each parameter, by the one of `RULES` that matches its path.
 
-    An axis of the mesh that does not divide an array's axis does not cut it. The log says so; where the array has more than
+    An axis of the mesh that does not divide an array's axis does not shard it. This is logged; for an array of more than
     `LARGE` bytes, it is an error.
     """
 
@@ -232,7 +234,7 @@ def rule(name: str) -> P:
 
 
 def _fit_to_shape(name: str, leaf: Any, mesh: Mesh) -> P:
-    """The spec for all axes of a parameter, less those mesh axes that do not divide what they would cut."""
+    """The spec for all axes of a parameter, without mesh axes that do not divide what they would shard."""
     spec = rule(name)
     if leaf.ndim < len(spec):
         raise UserError(
@@ -250,14 +252,14 @@ def _fit_to_shape(name: str, leaf: Any, mesh: Mesh) -> P:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The sharding of what every device has all of, such as counters."""
+    """The sharding of arrays that every device has whole, such as counters."""
     return NamedSharding(mesh, P())
 
 
 def shard_batch(arrays: dict[str, np.ndarray], mesh: Mesh) -> dict[str, Array]:
-    """Make global arrays of a batch, rows over data and fsdp, tokens over context.
+    """Make global arrays from a batch, with rows sharded over data and fsdp, and tokens over context.
 
-    Each is [B, T] or [B], with the rows of this process (`host_share`) and all their tokens.
+    Each input is [B, T] or [B], with the rows of this process (`host_share`) and all their tokens.
     """
     shardings = {name: NamedSharding(mesh, _text_spec(x.ndim)) for name, x in arrays.items()}
     if replicated(mesh).is_fully_addressable:
@@ -278,7 +280,7 @@ def shard_batch(arrays: dict[str, np.ndarray], mesh: Mesh) -> dict[str, Array]:
 
 
 def _text_spec(axes: int) -> P:
-    """The spec of an array of rows: [B], or [B, T] with further axes behind."""
+    """The spec of an array of rows: [B] or [B, T, ...]."""
     return P(*tuple(TEXT)[:axes])
 
 
@@ -300,29 +302,29 @@ def host_share(mesh: Mesh) -> tuple[int, int]:
 
 
 def ambient_mesh() -> AbstractMesh | None:
-    """The mesh under `jax.set_mesh` if it has axes `AXES` and several devices, which are not cut by hand already."""
+    """The mesh under `jax.set_mesh` if it has axes `AXES`, none of which is manual already, and several devices."""
     mesh = jax.sharding.get_abstract_mesh()
     ours = set(AXES) <= set(mesh.axis_names) and mesh.size > 1
     return mesh if ours and not set(AXES) & set(mesh.manual_axes) else None
 
 
 def shard_activations(x: Float[Array, "B T *E"]) -> Float[Array, "B T *E"]:
-    """Activations, held to rows and tokens as their cut under a mesh."""
-    # The compiler would choose a cut of its own for each layer, and move the activations in between.
+    """Activations, constrained to be sharded by rows and tokens under a mesh."""
+    # Otherwise the compiler would choose its own sharding for each layer, and move the activations in between.
     mesh = ambient_mesh()
     return x if mesh is None else jax.lax.with_sharding_constraint(x, text_cut(x.shape, mesh))
 
 
 def text_cut(shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> P:
-    """The spec of texts [B, T, ...]: `TEXT`, but for an axis that the mesh does not divide, as of the one token of decoding."""
+    """The spec of texts [B, T, ...]: `TEXT`, except for axes that the mesh does not divide, as with one token in decoding."""
     rows = math.prod(mesh.shape[axis] for axis in BATCH)
     return P(BATCH if shape[0] % rows == 0 else None, CONTEXT if shape[1] % mesh.shape[CONTEXT] == 0 else None)
 
 
 def micro_batches(arrays: Any, count: int) -> Any:
-    """Each [B, ...] as [count, B / count, ...], where every device's rows are dealt to all micro-batches.
+    """Each [B, ...] as [count, B / count, ...], with every device's rows dealt out to all micro-batches.
 
-    Were the first B / count rows the first micro-batch, they would lie on a few devices and be sent to all others.
+    If the first B / count rows were the first micro-batch, they would be on a few devices and be sent to all others.
     """
 
     def cut(x: Array) -> Array:
@@ -338,7 +340,7 @@ def join_micro_batches(x: Array) -> Array:
 
 
 def check_rowwise(rowwise: Rowwise | None, mesh: Mesh | AbstractMesh) -> None:
-    """Check that a mesh leaves whole what is made of whole rows of logits."""
+    """Check that a mesh does not shard the rows of logits that a rowwise method needs whole."""
     for axis, needed in (("context", "whole rows of logits"), ("tensor", "the logits of all heads")):
         if rowwise is not None and mesh.shape[axis] > 1 and (axis == "context" or rowwise.mixes_heads):
             raise UserError(

@@ -1,1 +1,1 @@
-"""A training step compiled for TPUs that need not be there: its memory, its time and what would fit."""
+"""Compiles a training step for TPUs that need not be present: its memory, its time and what would fit."""

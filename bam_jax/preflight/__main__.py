@@ -4,8 +4,8 @@
     python -m bam_jax.preflight --config=configs/lm_1b.py --topology=h100:8
 
 compiles the training step for the slice and prints the memory of a device, as the compiler plans it, and a lower bound on the
-step's time. The exit code is 1 if the step does not fit. --search finds the fewest micro-batches that fit: the largest ones.
---read=524288 compiles the reading of a text of so many tokens instead, one chunk of it, as `evaluate` and `generate` read it.
+step's time. The exit code is 1 if the step does not fit. --search finds the fewest, and so the largest, micro-batches that fit.
+--read=524288 instead compiles the reading of a text of that many tokens, one chunk of it, as `evaluate` and `generate` read it.
 
 Needs the compilers of the extra `compilers`; --topology=cpu:8 compiles for this machine with JAX_NUM_CPU_DEVICES=8.
 """
@@ -86,9 +86,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def search(config: Config, mesh: dict[str, int], compiled: Callable[[Config], dict[str, Any]]) -> dict[str, Any]:
-    """The record with the fewest micro-batches that fit, since each passes over all weights; else that of the most.
+    """The record with the fewest micro-batches that fit, since each reads all weights; if none fit, that with the most.
 
-    Memory shrinks with every micro-batch more, so that halving finds the number. Where no number fits, remat that keeps the
+    Memory shrinks as the number of micro-batches grows, so bisection finds the number. If no number fits, remat that keeps the
     products is tried, then remat that keeps nothing.
     """
     shares = mesh[DATA] * mesh[FSDP]

@@ -1,4 +1,4 @@
-"""Slices of accelerators by name, and what their chips can do."""
+"""Slices of accelerators by name, and the capabilities of their chips."""
 
 import contextlib
 import dataclasses
@@ -25,10 +25,10 @@ GIB = 2**30
 class Chip:
     """The capabilities of an accelerator."""
 
-    memory: float  # bytes that the compiler gives to a program: what it names where one needs more
-    bandwidth: float  # of the memory, bytes a second
-    links: float  # of the interconnect, bytes a second that a chip can send over all its ports together
-    largest: tuple[int, ...]  # slice, as chips stand in it
+    memory: float  # bytes that the compiler gives to a program, from its message about one that needs more
+    bandwidth: float  # of the memory, bytes per second
+    links: float  # of the interconnect, bytes per second that a chip can send over all its ports together
+    largest: tuple[int, ...]  # shape of the largest slice, in chips
 
 
 # A Hopper GPU as XLA describes it, from the chip's published properties.
@@ -60,7 +60,7 @@ device_description_str: "%(name)s"
 """
 _HOPPERS = {"h100": ("NVIDIA H100 80GB HBM3", 84_942_979_072), "h200": ("NVIDIA H200", 150_754_820_096)}
 """The names and bytes of memory."""
-_SHARE = 0.75  # of a GPU's memory, which JAX takes unless it is told otherwise
+_SHARE = 0.75  # fraction of a GPU's memory that JAX takes by default
 
 CHIPS = {
     "v5e": Chip(15.75 * GIB, BANDWIDTHS["v5e"], 200e9, (16, 16)),
@@ -68,8 +68,8 @@ CHIPS = {
     "v6e": Chip(31.24 * GIB, BANDWIDTHS["v6e"], 400e9, (16, 16)),
     **{kind: Chip(_SHARE * memory, BANDWIDTHS[kind], 900e9, (8,)) for kind, (_, memory) in _HOPPERS.items()},
 }
-"""The chips; rates of links, both ways together, are those of the makers' pages (cloud.google.com/tpu/docs/v5e, v5p, v6e;
-nvidia.com: NVLink between the GPUs of one machine)."""
+"""The chips. The rates of links, for both directions together, are from the makers' pages (cloud.google.com/tpu/docs/v5e, v5p,
+v6e; nvidia.com: NVLink between the GPUs of one machine)."""
 
 CPU = "cpu"
 
@@ -78,29 +78,29 @@ CPU = "cpu"
 class Slice:
     """Devices that a program is compiled for: of `jax.experimental.topologies`, or this machine's for "cpu"."""
 
-    name: str  # as it was asked for, such as "v5e:4x4"
+    name: str  # as given, such as "v5e:4x4"
     kind: str  # a name in `CHIPS`, or "cpu"
     devices: Sequence[jax.Device] = dataclasses.field(repr=False)
 
     @property
     def chip(self) -> Chip | None:
-        """None for a CPU, of which nothing is said."""
+        """The chip; None for a CPU, for which there are no numbers."""
         return None if self.kind == CPU else CHIPS[self.kind]
 
     @property
     def peak(self) -> float:
-        """Dense bfloat16 operations a second of one chip (`bam_jax.models.counts.CHIPS`)."""
+        """Dense bfloat16 operations per second of one chip (`bam_jax.models.counts.CHIPS`)."""
         return PEAKS[self.kind]
 
     def mesh(self, config: MeshConfig) -> Mesh:
-        """The mesh of all devices that `config` asks for; `fsdp` takes what is left where it and `data` are both at 0."""
-        if config.data == config.fsdp == 0:  # a slice's links are all fast, whichever host a chip stands at
+        """The mesh of all devices that `config` asks for. If `fsdp` and `data` are both 0, `fsdp` takes all that is left."""
+        if config.data == config.fsdp == 0:  # all links of a slice are fast, whichever host a chip belongs to
             config = dataclasses.replace(config, data=1)
         return make_mesh(config, self.devices)
 
 
 def find(name: str) -> Slice:
-    """The slice of a name: a chip and how they stand, "v5e:4x4"; or "cpu:8", that many devices of this machine's CPU."""
+    """The slice of a name: a chip and the slice's shape, "v5e:4x4"; or "cpu:8", that many devices of this machine's CPU."""
     kind, _, shape = name.partition(":")
     if kind not in (*CHIPS, CPU):
         raise UserError(f"--topology={name} is of an unknown chip; {nearest(kind, (*CHIPS, CPU))}")
@@ -128,7 +128,7 @@ def find(name: str) -> Slice:
         raise UserError(
             f"--topology={name} needs libtpu, which is not installed: {extras.remedy('compilers')}, or give cpu:N"
         )
-    os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # nothing is run: others may use it
+    os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # nothing is run, so others may use it
     try:
         with _silence_stderr():
             return Slice(name, kind, topologies.get_topology_desc(platform="tpu", topology_name=name).devices)
@@ -138,7 +138,7 @@ def find(name: str) -> Slice:
 
 
 def gpus(kind: str, count: int) -> Sequence[jax.Device]:
-    """Describe so many GPUs of one machine, "h100" or "h200", which need not be there."""
+    """Describe `count` GPUs of one machine, "h100" or "h200", which need not be present."""
     if importlib.util.find_spec("jax_cuda13_plugin") is None:
         raise UserError(f"the compiler for GPUs is not installed: {extras.remedy('compilers')}")
     name, memory = _HOPPERS[kind]
@@ -150,7 +150,7 @@ def gpus(kind: str, count: int) -> Sequence[jax.Device]:
 
 @contextlib.contextmanager
 def _silence_stderr() -> Iterator[None]:
-    """Drop what libtpu writes to the descriptor of stderr, as it starts, about there being no TPU."""
+    """Drop what libtpu writes about a missing TPU to the descriptor of stderr when it starts."""
     kept = os.dup(2)
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 2)

@@ -1,6 +1,6 @@
-"""The time of a step at best: what it computes, reads and sends, by the rates of the chip.
+"""The shortest possible time of a step: what it computes, reads and sends, at the rates of the chip.
 
-XLA's cost analysis counts the body of a loop once, and layers and micro-batches are loops: these counts come from the model.
+XLA's cost analysis counts the body of a loop once, but layers and micro-batches are loops, so these counts come from the model.
 """
 
 import dataclasses
@@ -17,12 +17,12 @@ from bam_jax.preflight.step import Step, held
 class Work:
     """The work of one device in a step."""
 
-    operations: float  # floating-point ones, a third more where products are computed again
+    operations: float  # floating-point operations, a third more if products are recomputed
     read: float  # bytes that it reads from and writes to its memory
     sent: float  # bytes that it sends to others
 
     def seconds(self, where: Slice, utilisation: float) -> dict[str, float] | None:
-        """Seconds of each kind of work, were there nothing else to do; None for a CPU."""
+        """Seconds of each kind of work if there were no other; None for a CPU."""
         if where.chip is None:
             return None
         return {
@@ -33,13 +33,13 @@ class Work:
 
 
 def work(step: Step) -> Work:
-    """The work of one device, roughly."""
+    """A rough estimate of the work of one device."""
     operations = counts.training_operations(step.config) / step.config.steps * (4 / 3 if _twice(step.config) else 1)
     return Work(operations / step.mesh.size, _read(step), _sent(step))
 
 
 def _twice(config: Config) -> bool:
-    """Whether the products of a layer are computed again in the backward pass."""
+    """Whether the products of a layer are recomputed in the backward pass."""
     return config.model.remat and config.model.remat_keep == "nothing"
 
 
@@ -51,11 +51,11 @@ def _tokens(step: Step) -> float:
 
 
 def _read(step: Step) -> float:
-    """Weights, whole, in every pass of every micro-batch; activations, written and read; the optimiser's seven arrays.
+    """Bytes of whole weights in every pass of every micro-batch, of activations written and read, and of seven optimiser arrays.
 
-    The passes are one forward, one again where products are computed again, and two back; the activations of a layer
-    (12 E + 8 F / t) a token and pass, with widths E and F and t devices along tensor. Attention's tiles and what the compiler
-    does not fuse come on top.
+    The passes are one forward, another one if products are recomputed, and two backward. The activations of a layer are
+    12 E + 8 F / t numbers per token and pass, with widths E and F, and t devices along tensor. Attention's tiles, and what the
+    compiler does not fuse, come on top.
     """
     config, size = step.config, step.mesh.shape
     weights = held(step.state["model"]["params"])
@@ -67,12 +67,12 @@ def _read(step: Step) -> float:
 
 
 def _sent(step: Step) -> float:
-    """Gathers and sums over the axes of the mesh.
+    """Bytes sent in gathers and sums over the axes of the mesh.
 
-    With P numbers of the layers' parameters on the device, of a bytes each in products, and n(axis) devices along an axis:
-    3 a P (n - 1) to gather them over fsdp, forward and back, and to scatter their gradients, which are summed over data and
-    context; the same of embedding and head, but for their gradients, which are summed whole over all three; the sums of every
-    layer over tensor; keys and values, and their gradients in float32, round the ring of context.
+    The device has P of the layers' parameters, `a` bytes each in products, and an axis has n devices. The device sends
+    3 a P (n - 1) bytes to gather them over fsdp, forward and backward, and to scatter their gradients, which are also summed over
+    data and context. Embedding and head are gathered in the same way, but their gradients are summed whole over all three axes.
+    It also sends the sums of every layer over tensor and, around the ring of context, keys, values and their float32 gradients.
     """
     config, size, item = step.config, step.mesh.shape, step.item
     params = step.state["model"]["params"]
@@ -83,7 +83,7 @@ def _sent(step: Step) -> float:
     rows = _tokens(step) * config.model.width * item
     model = config.model
     keys = _tokens(step) * item * (model.kv_heads or model.heads) * model.head_width / size[TENSOR]
-    others = lambda n: (n - 1) / n  # what a ring of n devices sends of an array, once round
+    others = lambda n: (n - 1) / n  # the share of an array that each of n devices sends, once around a ring
     each = [
         3 * item * part * (size[FSDP] - 1),
         2 * item * part * others(size[DATA] * size[CONTEXT]),

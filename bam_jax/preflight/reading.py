@@ -1,4 +1,4 @@
-"""A chunk of a long text read through the cache, as evaluations read it, compiled for devices that need not be there."""
+"""Compiles the reading of a chunk of a long text through the cache, as in evaluations, for devices that need not be present."""
 
 import dataclasses
 from typing import Any
@@ -19,12 +19,12 @@ from bam_jax.training.step import with_shardings
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """The last chunk of a text, which is not read, lowered for the devices of a mesh.
+    """The reading of the last chunk of a text, lowered for the devices of a mesh but not run.
 
     Args:
         model, caches: shapes and shardings.
-        tokens: of the text, whole chunks.
-        chunk: tokens that are read at once.
+        tokens: length of the text, in whole chunks.
+        chunk: number of tokens that are read at once.
     """
 
     mesh: Mesh
@@ -36,7 +36,7 @@ class Reading:
 
     @classmethod
     def of(cls, config: Config, vocab: int, mesh: Mesh, tokens: int, chunk: int = generate.CHUNK) -> "Reading":
-        """The reading of a text of so many tokens by a configuration's model."""
+        """The reading of a text of `tokens` tokens by a configuration's model."""
         sharding.check_model(config, mesh)
         chunk = min(chunk, tokens)
         slots = -(-tokens // chunk) * chunk
@@ -55,7 +55,7 @@ class Reading:
         return cls(mesh, state, caches, slots, chunk, lowered)
 
     def record(self, where: Slice) -> dict[str, Any]:
-        """What is known of it on a slice; bytes are those of one device."""
+        """The record of this reading on a slice; bytes are those of one device."""
         made = compiled(self.lowered)
         return {
             "topology": where.name,

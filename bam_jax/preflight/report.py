@@ -9,7 +9,7 @@ from bam_jax.preflight.step import Compiled, Step
 
 
 def record(step: Step, made: Compiled, where: Slice, utilisation: float) -> dict[str, Any]:
-    """All that is known of a step on a slice; bytes and operations are those of one device."""
+    """The record of a step on a slice; bytes and operations are those of one device."""
     config, work = step.config, estimate.work(step)
     seconds = work.seconds(where, utilisation)
     tokens = config.sequences * config.context
@@ -42,7 +42,7 @@ def fits(made: Compiled, where: Slice) -> bool:
 
 
 def to_text(found: dict[str, Any]) -> str:
-    """Write a record of a step, or of a `Reading`, as lines to read."""
+    """Format the record of a step, or of a `Reading`, as text."""
     mesh = " ".join(f"{axis}={count}" for axis, count in found["mesh"].items())
     made, step, seconds = found["compiled"], "work" in found, found.get("seconds")
     if step:
@@ -83,7 +83,7 @@ def to_text(found: dict[str, Any]) -> str:
 
 
 def gigabytes(n: float) -> str:
-    """A number of bytes for people.
+    """A number of bytes in a readable unit.
 
     >>> gigabytes(5_020_000), gigabytes(71_562_880_000)
     ('5.0 MB', '71.6 GB')

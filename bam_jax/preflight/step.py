@@ -1,4 +1,4 @@
-"""The training step as `bam_jax.train` runs it, compiled for devices that need not be there."""
+"""Compiles the training step, as `bam_jax.train` runs it, for devices that need not be present."""
 
 import dataclasses
 import math
@@ -18,13 +18,13 @@ from bam_jax.training.step import State, define_training, make_step, state_shard
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """The compiler's account of one device, in bytes."""
+    """The memory of one device as the compiler reports it, in bytes."""
 
-    arguments: float = 0  # the state and the batch as laid out; TPUs fill the last axes up to whole tiles
-    temporaries: float = 0  # gradients, activations and scratch memory; the results take the state's place
+    arguments: float = 0  # the state and the batch as laid out; TPUs pad the last axes to whole tiles
+    temporaries: float = 0  # gradients, activations and scratch memory; the results reuse the state's memory
     program: float = 0
-    seconds: float = 0  # that compiling took
-    refused: str = ""  # the compiler's first line on a step that does not fit its memory; then the others are 0
+    seconds: float = 0  # time to compile
+    refused: str = ""  # first line of the compiler's error if the step does not fit its memory; the bytes are then 0
 
     @property
     def total(self) -> float:
@@ -34,7 +34,7 @@ class Compiled:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A step that is not run, lowered for the devices of a mesh."""
+    """A training step, lowered for the devices of a mesh but not run."""
 
     config: Config
     mesh: Mesh
@@ -57,7 +57,7 @@ class Step:
             return cls(config, mesh, state, batch, item, step.lower(state, batch))
 
     def bytes(self) -> dict[str, int]:
-        """Bytes of one device's share of the arrays that last, by kind, without the compiler's padding."""
+        """Bytes of one device's share of the persistent arrays, by kind, without the compiler's padding."""
         return {
             "parameters": held(self.state["model"]),
             "optimizer": held(self.state["optimizer"]),
@@ -90,12 +90,12 @@ def compiled(lowered: jax.stages.Lowered) -> Compiled:
 
 
 def held(tree: Any) -> int:
-    """Bytes that one device holds of arrays, or of their shapes, with shardings."""
+    """Bytes that one device holds of sharded arrays, or of their shapes with shardings."""
     return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def batch_of(config: Config, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes of the batches that `bam_jax.data.loader` gives for such a configuration, of rows with several documents."""
+    """Shapes of the batches that `bam_jax.data.loader` gives for a configuration, if rows have several documents."""
     where = NamedSharding(mesh, sharding.TEXT)
     shape = config.batch, config.context
     if config.data.contrastive:

@@ -9,16 +9,16 @@ from bam_jax.render.style import BLUE, ORANGE, REFERENCE, Axes, Figure, library,
 
 FEW = 5  # greatest number of seeds drawn one by one; more would hide the band
 MANY = 12  # greatest number of curves in a figure
-MARKED = 20  # greatest number of marked points of a curve; of more, the first ten and the last are marked
+MARKED = 20  # greatest number of points that are all marked; on a longer curve, only the first ten and the last are
 
 
 class Curve(NamedTuple):
     """A value over lengths in tokens, of one or more training seeds."""
 
     seeds: Mapping[int, Mapping[int, float]]  # values by length, by seed
-    # Low end, middle and high end of the seeds' mean, at the lengths that two seeds or more have.
+    # Low end, middle and high end of the interval of the seeds' mean, at lengths that at least two seeds have.
     intervals: Mapping[int, tuple[float, float, float]]
-    encoding: str = ""  # decides on the colour; "": the curve's own label does
+    encoding: str = ""  # determines the colour; "": the curve's label does
 
     @property
     def lengths(self) -> list[int]:
@@ -40,7 +40,7 @@ Curves = Mapping[str, Curve]
 
 @styled
 def passkey(curves: Curves, context: int, floor: Mapping[int, float] | None = None) -> Figure:
-    """Passkey accuracy against length; the floor is the share of keys beside their question. Source: BAM, figure 2."""
+    """Passkey accuracy against length; the floor is the share of keys next to their question. Source: BAM, figure 2."""
     figure, axes = _over_lengths(curves, context, largest=True)
     axes.set(ylim=(-0.03, 1.03), ylabel="accuracy")
     if floor:
@@ -71,7 +71,7 @@ def positions(curves: Curves, context: int) -> Figure:
 
 
 def _over_lengths(curves: Curves, context: int, *, largest: bool, across: str = "length") -> tuple[Figure, Axes]:
-    """Means over seeds with their intervals, on a logarithmic axis; of many curves only the best at the longest length."""
+    """Means over seeds with their intervals, on a logarithmic axis; of many curves, only the best at the longest length."""
     rank = lambda label: (curves[label].lengths[-1], curves[label].end if largest else -curves[label].end)
     kept = sorted(curves, key=rank, reverse=True)[:MANY]
     shown = {label: curve for label, curve in curves.items() if label in kept}
@@ -110,10 +110,10 @@ def _legend(figure: Figure, axes: Axes, count: int) -> None:
 
 @styled
 def lengths(corpora: Mapping[str, np.ndarray], context: int) -> Figure:
-    """The share of documents at each length in tokens, and of the tokens in them, a panel for each corpus."""
+    """The shares of documents, and of their tokens, at each document length in tokens; one panel per corpus."""
     figure = sheet(0.4 + 2.4 * len(corpora))
     least, most = min(int(each.min()) for each in corpora.values()), max(int(each.max()) for each in corpora.values())
-    # Bins of half an octave; those of short documents would have the same edge twice, since lengths are integers.
+    # Bins of half an octave. Bins of short documents would have the same edge twice, since lengths are integers.
     halves = np.arange(np.floor(np.log2(max(least, 1))), np.log2(most + 1) + 0.5, 0.5)
     edges = np.unique(np.ceil(2**halves))
     panels = figure.subplots(len(corpora), sharex=True, squeeze=False).flat
@@ -133,7 +133,7 @@ def lengths(corpora: Mapping[str, np.ndarray], context: int) -> Figure:
 
 @styled
 def losses(steps: Sequence[int], values: Sequence[float], held_out: Mapping[int, float] = {}) -> Figure:
-    """The loss of training in nats a token, and of held-out text by step where that was measured."""
+    """The training loss in nats per token, and the held-out loss by step if it was measured."""
     figure = sheet(2.6)
     axes = figure.add_subplot()
     marker = "o" if len(steps) < 20 else ""

@@ -18,9 +18,9 @@ class Heads(NamedTuple):
 
 @styled
 def priors(shape: np.ndarray, weights: np.ndarray) -> Figure:
-    """Priors p(g_pos(i, j)) of every head for the last query of a context, a panel for each layer. Source: BAM, figure 1.
+    """Priors p(g_pos(i, j)) of every head for the last query of a context, one panel per layer. Source: BAM, figure 1.
 
-    The shape theta_beta [layers, heads] names and orders the curves; the weights p are [layers, heads, tokens].
+    The shape theta_beta [layers, heads] labels and orders the curves; the weights p are [layers, heads, tokens].
     """
     layers, heads, tokens = weights.shape
     wide = min(layers, 2)
@@ -55,7 +55,7 @@ def scatter(groups: Mapping[str, Heads], encodings: Mapping[str, str]) -> Figure
     styles = looks({label: encodings[label] for label in groups})
     for label, heads in groups.items():
         colour, marker = styles[label]["color"], styles[label]["marker"]
-        edge = {"edgecolors": colour, "facecolors": (colour, 0.4), "linewidth": 1}  # others are seen through the face
+        edge = {"edgecolors": colour, "facecolors": (colour, 0.4), "linewidth": 1}  # so that overlapping points show
         axes.scatter(heads.shape.ravel(), heads.log_scale.ravel(), s=26, marker=marker, label=plain(label), **edge)
     axes.axvline(0, color=INK, linewidth=0.7)
     low, high = axes.get_xlim()
@@ -70,7 +70,7 @@ def scatter(groups: Mapping[str, Heads], encodings: Mapping[str, str]) -> Figure
 
 @styled
 def classes(curves: Mapping[str, np.ndarray], ahead: int, encodings: Mapping[str, str]) -> Figure:
-    """Priors of several kinds for one query, [tokens] each, and a shade over `ahead` masked tokens. Source: BAM, figure 1."""
+    """Priors of several kinds for one query, [tokens] each, with `ahead` masked tokens shaded. Source: BAM, figure 1."""
     figure = sheet(3.1)
     axes = figure.add_subplot()
     styles = lines({label: encodings[label] for label in curves})
@@ -106,7 +106,7 @@ def scales(groups: Mapping[str, np.ndarray], encodings: Mapping[str, str]) -> Fi
 
 @styled
 def coupling(positions: Sequence[int], terms: Mapping[str, np.ndarray], groups: Sequence[str]) -> Figure:
-    """The terms of `bam_jax.theory.coupling` in nats, [heads, windows], a panel for each. Source: BAM, appendix K.3."""
+    """The terms of `bam_jax.theory.coupling` in nats, [heads, windows], one panel per term. Source: BAM, appendix K.3."""
     figure = sheet(2.9)
     panels = figure.subplots(1, len(terms), sharey=True, squeeze=False)[0]
     names = sorted({*groups})

@@ -8,8 +8,8 @@ import numpy as np
 from bam_jax.render.style import BLUE, GRID, ORANGE, Figure, plain, sheet, styled
 
 PIXELS = 256  # greatest number of rows and columns of a map; longer texts are pooled
-LEAST = 1e-4  # attention weight that is drawn as none
-DEEP = -12.0  # nats below the largest bias of a row that are drawn as deepest: a weight of 6e-6
+LEAST = 1e-4  # attention weights up to this are drawn as none
+DEEP = -12.0  # end of the colour scale, in nats relative to the largest bias of a row: a weight of 6e-6
 
 
 class Grid(NamedTuple):
@@ -31,7 +31,7 @@ def grids(panels: Mapping[str, Grid], *, down: str, across: str) -> Figure:
     turned = 90 if len(columns) * wide > 8 else 0
     for number, (axes, (label, grid)) in enumerate(zip(every.flat, panels.items(), strict=False)):
         across_edges, down_edges = (np.arange(len(names) + 1) - 0.5 for names in (columns, rows))
-        # Hatched below the mesh, which is transparent where nothing was measured.
+        # Hatching below the mesh, which is transparent where nothing was measured.
         axes.fill_between(
             across_edges, -0.5, down_edges[-1], facecolor="none", edgecolor=GRID, hatch="////", linewidth=0
         )
@@ -49,7 +49,7 @@ def grids(panels: Mapping[str, Grid], *, down: str, across: str) -> Figure:
         axes.set_visible(False)
     figure.supxlabel(across, fontsize=9)
     figure.supylabel(down, fontsize=9)
-    pad = 0.2 / figure.get_figheight()  # of all panels' height: the same distance, however many they are
+    pad = 0.2 / figure.get_figheight()  # relative to the height of all panels: the same distance for any number of them
     label = "accuracy; hatched: not measured"
     bar = figure.colorbar(mesh, ax=every, location="top", shrink=0.4, aspect=30, pad=pad, label=label)
     bar.outline.set_visible(False)
@@ -57,12 +57,12 @@ def grids(panels: Mapping[str, Grid], *, down: str, across: str) -> Figure:
 
 
 def pooled(table: np.ndarray) -> np.ndarray:
-    """A table of at most `PIXELS` rows and columns, each the largest of what it stands for.
+    """A table of at most `PIXELS` rows and columns; each entry is the maximum of those that it replaces.
 
     >>> pooled(np.eye(2 * PIXELS))[1, :3].tolist()
     [0.0, 1.0, 0.0]
     """
-    # The largest stays: a single token that is attended to would vanish in a mean.
+    # The maximum, because a single attended token would vanish in a mean.
     for axis in (0, 1):
         step = -(-table.shape[axis] // PIXELS)
         table = np.maximum.reduceat(table, range(0, table.shape[axis], step), axis=axis)
@@ -71,7 +71,7 @@ def pooled(table: np.ndarray) -> np.ndarray:
 
 @styled
 def attention(maps: Mapping[str, np.ndarray], key: tuple[int, int]) -> Figure:
-    """Attention weights of some heads in a passkey prompt, [T, T], and below them the last query's. Source: BAM, figure 4."""
+    """Attention weights of some heads in a passkey prompt, [T, T], and below, those of the last query. Source: BAM, figure 4."""
     figure = sheet(3.3)
     top, bottom = figure.subplots(2, len(maps), squeeze=False, height_ratios=(2, 1), sharex="all", sharey="row")
     look = {"norm": "log", "vmin": LEAST, "vmax": 1, "cmap": "cividis", "aspect": "auto", "interpolation": "nearest"}

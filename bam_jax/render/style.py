@@ -1,4 +1,4 @@
-"""The look of every figure, and its way into a file or a page."""
+"""The style of all figures, and how they are written to a file or a page."""
 
 import functools
 import io
@@ -39,9 +39,9 @@ COLOUR_KEY = (
 )
 MARKERS = "osD^vP*X"
 DASHES = ("solid", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)), (0, (7, 3)))
-REFERENCE: dict[str, Any] = {"color": INK, "linewidth": 0.7, "linestyle": (0, (1, 2))}  # a line that no method made
+REFERENCE: dict[str, Any] = {"color": INK, "linewidth": 0.7, "linestyle": (0, (1, 2))}  # not the curve of a method
 SUFFIXES = (".png", ".svg")
-MARK = "drawn by bam_jax"  # in the metadata of every file, by which it is known again
+MARK = "drawn by bam_jax"  # in the metadata of every file, to recognise it
 RC: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 9,
@@ -62,13 +62,13 @@ RC: dict[Any, Any] = {
 
 
 def library() -> ModuleType:
-    """matplotlib, which only figures need; UserError where it is not installed."""
+    """matplotlib, which only figures need; UserError if it is not installed."""
     import_extra("matplotlib.figure", "a figure", "figures")
     return import_extra("matplotlib", "a figure", "figures")
 
 
 def sheet(height: float, width: float = 4.9) -> Figure:
-    """An empty figure in inches, so narrow that its text stays legible on a telephone."""
+    """An empty figure, in inches, narrow enough for its text to be legible on a phone."""
     return library().figure.Figure(figsize=(width, height), layout="constrained")
 
 
@@ -84,7 +84,7 @@ def styled[**P, T](draw: Callable[P, T]) -> Callable[P, T]:
 
 
 def plain(text: str, longest: int = 48) -> str:
-    """A label as matplotlib draws it literally, without mathematics, shortened in its middle.
+    """A label that matplotlib draws literally, without mathematics, shortened in the middle.
 
     >>> plain("costs $5 or $6")
     'costs \\\\$5 or \\\\$6'
@@ -105,7 +105,7 @@ def looks(encodings: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     crowded = {name for name, count in Counter(encodings.values()).items() if count > len(DASHES)}
     used, spare, found = Counter[str](), itertools.cycle(COLOURS), {}
     for label, name in encodings.items():
-        # Many curves of one encoding could not be told apart in one colour.
+        # Many curves of one encoding in one colour would be indistinguishable.
         colour = METHOD_COLOURS[name] if name in METHOD_COLOURS and name not in crowded else next(spare)
         turn = used[colour]
         used[colour] += 1
@@ -121,7 +121,7 @@ def lines(encodings: Mapping[str, str]) -> dict[str, dict[str, Any]]:
 
 @styled
 def svg(figure: Figure, name: str) -> str:
-    """A figure as a part of a page: text in the page's colour, ids that begin with the name."""
+    """A figure as part of a page, with text in the page's colour and ids that begin with `name`."""
     file = io.StringIO()
     figure.savefig(file, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     drawing = file.getvalue()
@@ -130,13 +130,13 @@ def svg(figure: Figure, name: str) -> str:
 
 
 def keep_other(path: Path) -> None:
-    """Raise UserError where a .png or .svg is there that `save` did not write."""
+    """Raise UserError if the .png or .svg exists and `save` did not write it."""
     files.keep_other(path, MARK)
 
 
 @styled
 def save(figure: Figure, path: Path) -> None:
-    """Writes a figure as its path's suffix says, .png or .svg; equal figures give equal files."""
+    """Writes a figure in the format of the path's suffix, .png or .svg; equal figures give equal files."""
     file = io.BytesIO()
     if path.suffix == ".png":
         figure.savefig(file, dpi=200, metadata={"Software": MARK})

@@ -23,7 +23,7 @@ from bam_jax.retrieval.problem import Piece
 from bam_jax.system import files, regular
 from bam_jax.system.errors import UserError
 
-TOKENS = 2**13  # of a batch: enough to keep a device busy, few enough that the last batch of a piece wastes little
+TOKENS = 2**13  # per batch: enough to keep a device busy, few enough that the last batch of a piece wastes little
 SHORTEST = 16
 _CHECKSUM = 4  # bytes
 
@@ -32,12 +32,12 @@ def _average_tokens(model: Decoder, tokens: Array, length: Array) -> Array:
     return mean_rows(model.embed.embedding[...][tokens], length)  # no attention, no positions
 
 
-# Functions that make one vector of a text, [B, E] float32.
+# Functions that compute one vector per text, [B, E] float32.
 POOLS: Mapping[str, Callable[[Decoder, Array, Array], Array]] = {"encoder": embed_texts, "tokens": _average_tokens}
 
 
 def padded_length(tokens: int, longest: int) -> int:
-    """The slots of a row: a power of two or one and a half times one, so that few shapes are compiled.
+    """The slots of a row: a power of two, or one and a half times one, so that few shapes are compiled.
 
     >>> [padded_length(n, 100) for n in (0, 17, 25, 64, 65, 97)]
     [16, 24, 32, 64, 96, 100]
@@ -54,7 +54,7 @@ class Reader:
 
     model: Decoder  # an encoder, or a decoder whose rows see what came before
     tokenizer: Tokenizer
-    rows: Callable[[int], int]  # gives the most rows of a length that fit into memory
+    rows: Callable[[int], int]  # from a length to the maximum number of rows that fit into memory
     identity: str  # what embeddings depend on besides the parameters, such as the configuration
 
 
@@ -86,7 +86,7 @@ class Embedder:
         return vectors
 
     def embed_further(self, ids: Sequence[np.ndarray], vectors: np.ndarray, before: int, length: int) -> np.ndarray:
-        """The embeddings of texts cut at a length, given those [texts, E] cut at `before`: whole texts keep theirs."""
+        """The embeddings of texts cut at `length`, given those [texts, E] cut at `before`. Whole texts keep theirs."""
         longer = [number for number, text in enumerate(ids) if len(text) > before]
         vectors = vectors.copy()
         vectors[longer] = self.embed([cut(ids[number], length, self.tokenizer.eos) for number in longer], length)
@@ -117,7 +117,7 @@ def _digest_model(state: nnx.State, identity: str) -> str:
 
 
 def tokenise(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
-    """The ids of texts, each with the token that ends a document, as prepared triplets have it."""
+    """The ids of texts, each with the token that ends a document, as in prepared triplets."""
     end = [] if tokenizer.eos is None else [tokenizer.eos]
     return [np.append(ids, end).astype(np.int32) for ids in tokenizer.encode_batch(texts)]
 
@@ -125,9 +125,9 @@ def tokenise(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
 def embed_corpus(
     embedder: Embedder, pieces: Iterable[Piece], lengths: Sequence[int], folder: Path | None
 ) -> Iterator[tuple[int, Piece, np.ndarray]]:
-    """Embeds every piece of a corpus at every length, and writes each to a file, which the same call reads after a kill.
+    """Embeds every piece of a corpus at every length, and writes each to a file, which the same call reuses after a kill.
 
-    A file is named by the model, the length and its texts. A document shorter than the previous length keeps its embedding.
+    A file's path identifies the model, the length and the texts. A document shorter than the previous length keeps its embedding.
     """
     for piece in pieces:
         ids: list[np.ndarray] | None = None
@@ -146,7 +146,7 @@ def embed_corpus(
 
 
 def _checksum(contents: bytes) -> bytes:
-    """CRC-32 at the end of a file: a number with a flipped bit can be finite."""
+    """CRC-32 at the end of a file, because a number with a flipped bit can still be finite."""
     return zlib.crc32(contents).to_bytes(_CHECKSUM, "little")
 
 

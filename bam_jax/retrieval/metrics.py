@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-DEPTH = 100  # ranked documents that the measures look at
+DEPTH = 100  # number of ranked documents that the measures consider
 RESAMPLES, LEVEL = 2000, 0.95
 
 
@@ -29,13 +29,13 @@ def _discounted(gains: Sequence[int]) -> float:
 
 
 def recall(gains: Sequence[int], judged: Sequence[int], k: int = DEPTH) -> float:
-    """The share of all positives that are among the first k; 0 where there are none."""
+    """The share of all positives that are among the first k; 0 if there are no positives."""
     positives = sum(grade > 0 for grade in judged)
     return sum(grade > 0 for grade in gains[:k]) / positives if positives else 0.0
 
 
 def reciprocal_rank(gains: Sequence[int], k: int = 10) -> float:
-    """One divided by the rank of the first positive, 0 where it is not among the first k."""
+    """One divided by the rank of the first positive; 0 if it is not among the first k."""
     return next((1 / rank for rank, grade in enumerate(gains[:k], 1) if grade > 0), 0.0)
 
 

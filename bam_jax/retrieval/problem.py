@@ -6,7 +6,7 @@
 | BEIR | _id, title, text | _id, text | .tsv: query-id, corpus-id, score |
 | mteb | _id or id, title, text | _id or id, text | query-id, corpus-id, score |
 
-Files are .jsonl (also .gz, .zst), .parquet or, of judgements, .tsv; or a folder of them. Other columns may be there.
+Files are .jsonl (also .gz, .zst), .parquet or, for judgements, .tsv; or a folder of them. Other columns are allowed.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from bam_jax.system.errors import UserError, shown
 from bam_jax.system.extras import import_extra
 from bam_jax.system.files import File, list_files, shortened
 
-PIECE = 1024  # documents of a corpus that are embedded together, and whose work a kill may lose
+PIECE = 1024  # documents of a corpus that are embedded together; a kill loses the work on at most these
 DOCUMENT = ("docid", "_id", "id")
 QUERY = ("query_id", "_id", "id")
 QUERY_TEXT = ("query", "text")
@@ -39,7 +39,7 @@ class Document(NamedTuple):
 
 
 class Query(NamedTuple):
-    """A query with the grades of the documents that were judged, 0 or less for one that does not answer it."""
+    """A query with the grades of the judged documents, 0 or less for a document that does not answer it."""
 
     id: str
     text: str
@@ -48,7 +48,7 @@ class Query(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """Documents that follow one another in a corpus."""
+    """Consecutive documents of a corpus."""
 
     first: int
     documents: Sequence[Document]  # one at least
@@ -139,7 +139,7 @@ def _digest(documents: Sequence[Document]) -> "hashlib._Hash":
     digest = hashlib.sha256()
     for part in (part for document in documents for part in document):
         encoded = part.encode("utf-8", "surrogatepass")
-        digest.update(len(encoded).to_bytes(8, "little"))  # so that no two texts are one when put together otherwise
+        digest.update(len(encoded).to_bytes(8, "little"))  # so that equal text split in other places differs
         digest.update(encoded)
     return digest
 
@@ -165,7 +165,7 @@ def read_judgements(path: str) -> dict[str, dict[str, int]]:
     judged: dict[str, dict[str, int]] = {}
     for row, where in _read_rows(path):
         query, document = _identifier(row, JUDGED_QUERY, where), _identifier(row, JUDGED_DOCUMENT, where)
-        grade = _grade(row[GRADE], where) if GRADE in row else 1  # some lists name what answers and no grades
+        grade = _grade(row[GRADE], where) if GRADE in row else 1  # some lists contain only positives, without grades
         grades = judged.setdefault(query, {})
         if grades.setdefault(document, grade) != grade:
             raise UserError(

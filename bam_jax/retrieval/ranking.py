@@ -19,13 +19,13 @@ K1, B = 1.2, 0.75  # the constants that Lucene uses by default
 
 
 class Best:
-    """The k best documents of each query so far, in trec_eval's order: by score, then by name, the greater first."""
+    """The k best documents of each query so far, in trec_eval's order: by score, then by name, both descending."""
 
     def __init__(self, queries: int, ids: Sequence[str], k: int) -> None:
         self._ids, self._k = ids, k
         self._scores = np.zeros((queries, 0), np.float32)
         self._numbers = np.zeros((queries, 0), np.int64)
-        # Code points order names as strcmp orders their UTF-8, which trec_eval compares.
+        # Code points give the same order as strcmp of UTF-8, which trec_eval uses.
         self._place = np.empty(len(ids), np.int64)
         self._place[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids))
 
@@ -38,7 +38,7 @@ class Best:
         self._scores = np.empty((len(scores), kept), np.float32)
         self._numbers = np.empty((len(scores), kept), np.int64)
         for query, (row, names) in enumerate(zip(scores, numbers, strict=True)):
-            # Names also break ties at the last kept place: all of them are sorted.
+            # Names also break ties at the last kept place, so all tied documents are sorted.
             least = np.partition(row, len(row) - kept)[len(row) - kept] if kept else 0.0
             among = np.flatnonzero(row >= least)
             order = among[np.lexsort((-self._place[names[among]], -row[among]))][:kept]
@@ -54,8 +54,8 @@ class Best:
 
 
 def normalised(vectors: np.ndarray) -> np.ndarray:
-    """Vectors [n, E] scaled to length 1, float32, so that a product of two is their cosine; 0 stays 0 and is like nothing."""
-    # In float64: squares of what float32 holds may be more than it holds.
+    """Vectors [n, E] scaled to length 1, float32, so that a product of two is their cosine; 0 stays 0, with cosine 0."""
+    # In float64, because the squares of float32 numbers may overflow float32.
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     return (vectors / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
 
@@ -89,7 +89,7 @@ def rank_by_embeddings(
     k: int,
     size: int = PIECE,
 ) -> dict[int, Best]:
-    """Ranks documents by the cosine of their embeddings and a query's, both cut at each length.
+    """Ranks documents by the cosine of their embedding and a query's, with both texts cut at each length.
 
     Documents of the same text tie: all use the embedding of the first, since another batch shape rounds differently.
     """
@@ -104,7 +104,7 @@ def rank_by_embeddings(
     first = {length: dict[bytes, np.ndarray]() for length in lengths}
     for length, piece, vectors in embed_corpus(embedder, problem.pieces(size), lengths, folder):
         vectors = _lend(vectors, piece.documents, problem.repeated, first[length])
-        # Rounded from float64: float32 sums depend on the place in a batch, and equal documents would not tie.
+        # Rounded from float64, because float32 sums depend on the place in a batch, and equal documents would not tie.
         scores = (queries[length] @ normalised(vectors).astype(np.float64).T).astype(np.float32)
         best[length].add(piece.first, scores)
         bar.update(len(vectors))
@@ -114,7 +114,7 @@ def rank_by_embeddings(
 def _lend(
     vectors: np.ndarray, documents: Sequence[Document], repeated: Collection[bytes], first: dict[bytes, np.ndarray]
 ) -> np.ndarray:
-    """The embeddings, those of repeated texts replaced by the first one's, which `first` keeps."""
+    """The embeddings, with those of repeated texts replaced by that of the first one, which `first` keeps."""
     vectors = vectors.copy()
     for row, document in enumerate(documents if repeated else ()):
         if (text := text_hash(document.text)) in repeated:
@@ -137,7 +137,7 @@ class BM25:
         score(q, d) = sum_{w in q} idf(w) f (K1 + 1) / (f + K1 (1 - B + B |d| / mean |d|)),   f = count of w in d
         idf(w) = log(1 + (N - n + 1/2) / (n + 1/2)),   n of the N documents have w
 
-    Of a document only the counts of words of queries are kept.
+    Only the counts of words that occur in queries are kept.
 
     Source: Robertson and Zaragoza 2009; the idf that is never negative is Lucene's.
     """

@@ -14,7 +14,7 @@ from bam_jax.system.fields import Count, Finite, Line, Natural
 
 
 class Setting(NamedTuple):
-    """A name in `ranking.SCORERS`, and the tokens at which texts were cut."""
+    """A name in `ranking.SCORERS`, and the number of tokens at which texts were cut."""
 
     scorer: str
     length: int
@@ -90,7 +90,7 @@ class Origin(TypedDict):
 
 
 class Ranked(Origin):
-    """The contents of `METRICS`; older ones have one commit."""
+    """The contents of `METRICS`; older files have a single commit."""
 
     results: list[Result]
     commit: NotRequired[Line | None]
@@ -118,7 +118,7 @@ def write_results(out: Path, origin: Origin, results: Mapping[Setting, Mapping[s
 
 
 def _holds_embeddings(path: Path) -> bool:
-    """True of a folder with nothing but embeddings, which a killed command leaves."""
+    """Whether a folder contains nothing but embeddings, as a killed command leaves it."""
     folder = path.name == EMBEDDINGS and path.is_dir()
     return folder and all(_EMBEDDINGS_OF_LENGTH.fullmatch(each.name) for each in path.iterdir())
 

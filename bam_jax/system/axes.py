@@ -1,4 +1,4 @@
-"""The mesh axes that a caller works under: those cut by hand in `jax.shard_map`, and explicit ones in the arrays' types."""
+"""The mesh axes of the calling code: manual ones inside `jax.shard_map`, and explicit ones in the arrays' types."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,11 +8,11 @@ from jaxtyping import Array
 
 
 def varying[T](tree: T, like: Any = None) -> T:
-    """The same arrays, each typed as varying over every manual mesh axis that any of them, or of `like`, varies over.
+    """Cast arrays to vary over every manual mesh axis that any of them, or of `like`, varies over.
 
-    `jax.shard_map` with its default check wants one type of what goes into a loop and what comes out of it, and of both
-    branches of a condition. Constants vary over nothing, and text is cut where parameters are not. The gradient of a
-    parameter that becomes varying here is its sum over the devices.
+    With its default check, `jax.shard_map` requires a loop's inputs and outputs to have the same type, and likewise both
+    branches of a condition. But constants vary over no axis, and the text is sharded where parameters are not. The gradient of
+    a parameter that is cast here is summed over the devices.
 
     >>> varying({"a": jax.numpy.ones(2)})
     {'a': Array([1., 1.], dtype=float32)}
@@ -27,7 +27,7 @@ def varying[T](tree: T, like: Any = None) -> T:
 
 
 def typed(tree: Any, like: Array) -> Any:
-    """Shapes and dtypes of what a kernel makes, each varying over the mesh axes that `like` varies over."""
+    """Shapes and dtypes of a kernel's outputs, each varying over the mesh axes that `like` varies over."""
     varies = jax.typeof(like).manual_axis_type
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, manual_axis_type=varies), tree)
 
@@ -37,10 +37,10 @@ def _axes(x: Array) -> frozenset[Any]:
 
 
 def auto(function: Callable[..., Any], like: Array, *axes: tuple[int, ...]) -> Callable[..., Any]:
-    """The function, computed as the compiler cuts it wherever the mesh of `like` has explicit axes.
+    """The function, sharded by the compiler if the mesh of `like` has explicit axes.
 
-    Blocks of a text are slices that types of explicit axes do not allow. The function returns a tuple of arrays; `axes` has, for
-    each of them, the axis of `like` that each of its own axes is cut as.
+    The types of explicit axes do not allow slicing a text into blocks. The function returns a tuple of arrays; for each of them,
+    `axes` lists the axis of `like` as which each of its own axes is sharded.
     """
     sharding = jax.typeof(like).sharding
     explicit = sharding.mesh.explicit_axes

@@ -27,7 +27,7 @@ DEAD = 30.0
 LEASE = ".lease"
 """The folder of leases."""
 SCHEMES = ("gs", "gcs", "s3", "memory")
-"""Of the addresses of runs; fsspec knows more, which lack conditional writes or have not been tried."""
+"""Schemes of the addresses of runs. Others of fsspec lack conditional writes or have not been tried."""
 _POLL = 1.0
 
 
@@ -59,7 +59,7 @@ class Bucket:
             found: dict[str, Any] = filesystem.find(f"{root}/{below}", detail=True)
         objects = {}
         for path, info in found.items():
-            if path.startswith(f"{root}/") and not path.endswith("/"):  # which consoles make for empty folders
+            if path.startswith(f"{root}/") and not path.endswith("/"):  # consoles create those for empty folders
                 name = path.removeprefix(f"{root}/")
                 if {"", ".", ".."} & {*name.split("/")} or "\\" in name:
                     raise UserError(
@@ -91,13 +91,13 @@ class Bucket:
                 return None
 
     def read_all(self, names: Collection[str]) -> list[bytes]:
-        """The contents of several objects, read at one time."""
+        """The contents of several objects, read concurrently."""
         if not names:
             return []
         with files.at_address(self.address):
             filesystem, root = self._fresh()
             found = filesystem.cat([f"{root}/{name}" for name in names])
-            # Of a single one fsspec gives the contents.
+            # For a single object, fsspec returns the contents, not a dictionary.
             return [found] if isinstance(found, bytes) else [found[f"{root}/{name}"] for name in names]
 
     def write(self, name: str, contents: bytes) -> None:
@@ -113,7 +113,7 @@ class Bucket:
                 filesystem.pipe_file(f"{root}/{name}", contents, mode="create")
             except FileExistsError:
                 return False
-            except OSError as error:  # of another that creates it at the same moment, in the words of S3
+            except OSError as error:  # of S3, if another process creates it at the same moment
                 if "ConditionalRequestConflict" in str(error) or "PreconditionFailed" in str(error):
                     return False
                 raise
@@ -122,7 +122,7 @@ class Bucket:
     def download(self, names: Collection[str], folder: Path) -> None:
         """Copy objects into a folder here; each file appears whole or not at all."""
         if names:
-            drafts = [f"{folder / name}{files.DRAFT}" for name in names]  # s3fs makes files of the full size first
+            drafts = [f"{folder / name}{files.DRAFT}" for name in names]  # s3fs first creates files of the full size
             with files.at_address(self.address):
                 filesystem, root = self._fresh()
                 filesystem.get([f"{root}/{name}" for name in names], drafts)
@@ -159,8 +159,8 @@ class Lease:
 
     The lease is an object, `LEASE/1`, that only one process can create. The holder rewrites it every `BEAT` seconds. A process
     that finds it unchanged for `DEAD` seconds takes over by creating `LEASE/2`, which again only one can. Clocks are never
-    compared. A holder that was cut off for that long finds the newer object: `check` raises `Replaced`. A holder
-    that ends leaves its object empty, so that numbers only grow.
+    compared. A holder that was cut off for that long finds the newer object: `check` raises `Replaced`. A holder that ends
+    empties its object instead of removing it, so that numbers only grow.
     """
 
     def __init__(self, bucket: Bucket, busy: str):
@@ -187,7 +187,7 @@ class Lease:
     def __exit__(self, *error: object) -> None:
         self._over.set()
         self._thread.join()
-        with contextlib.suppress(UserError):  # then the next one waits
+        with contextlib.suppress(UserError):  # the next holder then has to wait
             if self._is_held():
                 self._bucket.write(self._at(self._number), b"")
 
@@ -206,7 +206,7 @@ class Lease:
         return f"{self._token} {beat}\n".encode()
 
     def _newest(self) -> int:
-        """The number of the lease that counts; 0 if there is none."""
+        """The number of the valid lease; 0 if there is none."""
         names = [name.rpartition("/")[2] for name in self._bucket.find(LEASE)]
         return max((int(name) for name in names if name.isdecimal()), default=0)
 
@@ -235,12 +235,12 @@ class Lease:
         while not self._over.wait(BEAT):
             beat += 1
             with contextlib.suppress(UserError):  # the network may come back
-                if self._is_held():  # else it is another's, and `check` says so
+                if self._is_held():  # otherwise `check` reports that another process has it
                     self._bucket.write(self._at(self._number), self._contents(beat))
 
 
 def _check_name(name: str, address: str) -> None:
-    """Refuse names that fsspec would take for patterns."""
+    """Reject names that fsspec would treat as patterns."""
     if glob.has_magic(name):
         raise UserError(
             f"{address}: the name {name[:200]!r} has one of the characters * ? [, which are patterns; rename it"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 type Bar = tqdm
-"""Progress that is shown: `update` adds units, `close` ends it."""
+"""A progress display: `update` adds units, `close` ends it."""
 _MINUTE = 60.0  # seconds between two lines of progress where there is no terminal
 
 
@@ -28,7 +28,7 @@ def log(text: str) -> None:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lay out a table for a terminal: the first column to the left, the others to the right.
+    """Lay out a table for a terminal: the first column is left-aligned, the others are right-aligned.
 
     >>> columns([["split", "tokens"], ["train", "12,345"]])
     ['split  tokens', 'train  12,345']
@@ -41,7 +41,7 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 def progress(total: int, *, done: int = 0, unit: str = "step", label: str = "", show: bool | None = None) -> Bar:
     """Progress on stderr with rate and time left: a bar on a terminal, a line each minute elsewhere, such as in a job's log.
 
-    The rate is that since the first update: what comes before it, such as a compilation, is not repeated.
+    The rate is measured from the first update, because what precedes it, such as compilation, happens only once.
     """
     bar = import_extra("tqdm", "progress", "train").tqdm
     options = {"total": total, "initial": done, "unit": unit, "desc": label, "disable": show is False, "miniters": 1}
@@ -59,13 +59,13 @@ def progress_option(parser: argparse.ArgumentParser) -> None:
 
 
 def _timed(bar: type[Bar]) -> type[Bar]:
-    """Progress by a clock that nobody sets, without a rate or a time left before its second update.
+    """Progress by a monotonic clock, without a rate or a remaining time before the second update.
 
-    tqdm's own clock is the time of day: once that is set back, it prints negative times, or nothing for hours.
+    tqdm's own clock is the time of day. When that is set back, tqdm prints negative times, or nothing for hours.
     """
 
     class Timed(bar):
-        monitor_interval = 0  # its thread reads the other clock; with miniters=1 it has nothing to do
+        monitor_interval = 0  # tqdm's thread reads the other clock; with miniters=1 it is not needed
         _time = property(lambda self: time.monotonic, lambda self, usual: None)
         first: tuple[float, float] | None = None  # units and time of the first update
 
@@ -89,7 +89,7 @@ def _timed(bar: type[Bar]) -> type[Bar]:
 
 
 def _lines(bar: type[Bar]) -> type[Bar]:
-    """Progress as lines; tqdm overwrites one."""
+    """Progress as separate lines, where tqdm overwrites a single one."""
 
     class Lines(bar):
         @staticmethod
@@ -97,6 +97,6 @@ def _lines(bar: type[Bar]) -> type[Bar]:
             return lambda text: print(text, file=file, flush=True) if text else None
 
         def moveto(self, n: int) -> None:
-            """Stays where it is: beside another progress tqdm would move the cursor up, which a log does not have."""
+            """Does nothing. With a second progress display, tqdm would move the cursor up, but a log has no cursor."""
 
     return Lines

@@ -32,8 +32,8 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse_args(self, args: Sequence[str], namespace: Any = None) -> Any:  # type: ignore[override]
-        """As argparse, but options may stand between the positional arguments."""
-        if "--" in args:  # which `parse_intermixed_args` drops before it reads what follows
+        """Like argparse, but options may come between positional arguments."""
+        if "--" in args:  # `parse_intermixed_args` drops it before it reads the rest
             return super().parse_args(args, namespace)
         return self.parse_intermixed_args(args, namespace)
 
@@ -43,19 +43,19 @@ class Parser(argparse.ArgumentParser):
 
 
 AGAIN = 75  # the exit code of a command that was stopped and can be started again (sysexits.h: EX_TEMPFAIL)
-INTERRUPTED = 130  # the exit code after Ctrl-C, as shells have it
+INTERRUPTED = 130  # the exit code after Ctrl-C, as in shells
 
 
 class Stopped(RuntimeError):
-    """A command was asked to stop and did so where it can go on; its message is one line."""
+    """A command was asked to stop, and did so at a point from which it can resume; the message is one line."""
 
 
 class Interrupted(Stopped):
-    """Ctrl-C asked for it."""
+    """Ctrl-C asked the command to stop."""
 
 
-LONGEST = 1500  # characters of a message, at most: a name that is given may be as long as a command line
-NAMES = 20  # names in a list within a message, at most
+LONGEST = 1500  # maximum characters of a message: a name in it may be as long as a command line
+NAMES = 20  # maximum names in a list within a message
 ALIASES: dict[str, str] = {}
 """Addresses by the temporary folders that hold copies of them. Messages name the addresses."""
 LEAST = 3 * 2**30
@@ -64,15 +64,15 @@ LESS = (
     "give a training a smaller --config.batch, a larger --config.optimizer.accumulate, --config.model.remat=True or a smaller "
     "--config.model; an evaluation shorter --lengths or less --memory; generate fewer --tokens; heads fewer --keys"
 )
-"""The options that take less memory."""
+"""The options that reduce memory."""
 _FULL = re.compile("RESOURCE_EXHAUSTED|out[ _]of[ _]memory|can't start new thread", re.IGNORECASE)
-"""In the message of a RuntimeError: of XLA, when a device has no memory left (jax.errors.JaxRuntimeError), or of Python."""
+"""Matches the RuntimeError of XLA (jax.errors.JaxRuntimeError) when a device has no memory left, or that of Python."""
 _UNMAPPED = re.compile("failed to map segment|cannot allocate memory", re.IGNORECASE)
-"""In the ImportError of a library for which there is no memory left."""
+"""Matches the ImportError of a library for which there is no memory left."""
 
 
 def nearest(name: str, known: Iterable[str], listing: str = "") -> str:
-    """The end of a message about an unknown name: the nearest known one, and all, or if there are many the most similar.
+    """The end of a message about an unknown name: the nearest known name, and all names, or if they are many the most similar.
 
     `listing` is a command that lists all of them.
 
@@ -91,7 +91,7 @@ def nearest(name: str, known: Iterable[str], listing: str = "") -> str:
 
 
 def shown(value: object) -> str:
-    """The repr of a value for a message of one line, cut where it is long.
+    """The repr of a value for a one-line message, truncated if it is long.
 
     >>> shown("a" * 1000)[-23:]
     'a ... (1002 characters)'
@@ -100,13 +100,13 @@ def shown(value: object) -> str:
     """
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # an int of more than 4,300 digits; lists within lists
+    except (ValueError, RecursionError):  # an int of more than 4,300 digits; deeply nested lists
         return f"a value of type {type(value).__name__} that is too large to be shown"
     return text if len(text) <= 200 else f"{text[:160]} ... ({len(text)} characters)"
 
 
 def one_line(text: str) -> str:
-    """A message as one line that can be printed, whatever a name in it holds; where it is long, its middle is left out.
+    """A message as one printable line, whatever characters its names contain. The middle of a long message is omitted.
 
     >>> one_line("no run two\\nlines; train one")
     'no run two\\\\nlines; train one'
@@ -125,7 +125,7 @@ def aliased(text: str) -> str:
 def ending(error: BaseException) -> tuple[int, str] | None:
     """The exit code and the line for an error that the user can fix, Ctrl-C or `Stopped`; None for any other.
 
-    A path that the system refuses, a full disk and a lack of memory are the user's to fix as well.
+    Paths that the system refuses, a full disk and a lack of memory also count as errors that the user can fix.
 
     >>> ending(UserError("config.steps=0 must be 1 or more"))
     (2, 'config.steps=0 must be 1 or more')
@@ -135,7 +135,7 @@ def ending(error: BaseException) -> tuple[int, str] | None:
     if is_lack_of_memory(error):
         return 2, f"not enough memory ({' '.join(str(error).split())[:160]}); {LESS}"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # or a limit is reached
-        path = error.filename2 or error.filename  # of a copy the second one is written
+        path = error.filename2 or error.filename  # a copy writes to the second one
         where = f"{path}: " if path is not None else ""
         return 2, f"{where}{error.strerror}; make room on the disk, and give the same command again"
     if isinstance(error, FileExistsError | NotADirectoryError) and error.filename is not None:
@@ -183,7 +183,7 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
         status = main(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of a pipe, such as `head`, has what it wants. Python would write the rest at its end, and complain.
+        # The reader of the pipe, such as `head`, has closed it. At exit, Python would write the rest and report an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 128 + signal.SIGPIPE
     except (UserError, OSError, MemoryError, ImportError, RuntimeError, KeyboardInterrupt) as error:
@@ -193,7 +193,7 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
         status, line = end[0], one_line(end[1])
         print(f"error: {line}" if status == 2 else line, file=sys.stderr)
         if isinstance(error, Unwritten):  # orbax's threads would keep the process for ten minutes
-            for child in multiprocessing.active_children():  # Python ends them at its own end
+            for child in multiprocessing.active_children():  # as Python does at a normal exit
                 child.terminate()
             sys.stdout.flush()
             os._exit(status)

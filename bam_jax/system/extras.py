@@ -8,7 +8,7 @@ from bam_jax.system.errors import UserError
 
 
 def remedy(extra: str) -> str:
-    """The command that installs one of the package's extras, for a message: in a clone, or of the package as it is installed."""
+    """The command that installs one of the package's extras, for a message: in a clone, or for an installed package."""
     clone = (Path(__file__).parents[2] / "pyproject.toml").exists()
     return f"pip install '.[{extra}]' in a clone of bam_jax" if clone else f"pip install 'bam_jax[{extra}]'"
 

@@ -1,12 +1,12 @@
-"""Kinds of numbers and texts that a record's fields hold, for `typed_json.check`."""
+"""Types of the numbers and strings in a record's fields, for `typed_json.check`."""
 
 from typing import Annotated
 
 from msgspec import Meta
 
-LARGEST = 2**53  # whole numbers are at most that, as arrays of floats hold them
-HUGE = 1e250  # other numbers are at most that: sums and means of them, weighted by whole numbers, stay finite
-STEEPEST = 500.0  # nats: a loss is at most that, so that its perplexity is no larger
+LARGEST = 2**53  # maximum of whole numbers, because arrays of floats store them
+HUGE = 1e250  # maximum of other numbers: their sums and means, weighted by whole numbers, stay finite
+STEEPEST = 500.0  # nats, maximum of a loss, so that its perplexity is at most `HUGE`
 
 Natural = Annotated[int, Meta(ge=0, le=LARGEST)]
 Count = Annotated[int, Meta(ge=1, le=LARGEST)]

@@ -23,11 +23,11 @@ from bam_jax.system.errors import UserError, shown
 from bam_jax.system.extras import import_extra
 
 COMPRESSIONS = (".gz", ".zst")
-SMALL = 2**26  # bytes of a file of the user's that is read whole, at most: a vocabulary, a page
+SMALL = 2**26  # maximum bytes of a user's file that is read whole, such as a vocabulary or a page
 DRAFT = ".draft"  # the suffix of a file that is being written
-_STALE = 24 * 3600  # seconds after which a draft is that of a killed process
+_STALE = 24 * 3600  # seconds after which a draft counts as left by a killed process
 _PIECE = 2**18  # bytes read at a time
-# Without a handler Python prints its tracebacks, of errors that gcsfs raises as well.
+# Without a handler, Python prints gcsfs's log of tracebacks, although gcsfs also raises these errors.
 logging.getLogger("gcsfs").addHandler(logging.NullHandler())
 
 
@@ -41,22 +41,22 @@ class File:
 
     @property
     def kind(self) -> str:
-        """The suffix that says what is in it, that of a compression left out: ".jsonl" of "a.jsonl.gz"."""
+        """The suffix of its format, without that of a compression: ".jsonl" for "a.jsonl.gz"."""
         stem, suffix = os.path.splitext(self.name)
         return os.path.splitext(stem)[1] if suffix in COMPRESSIONS else suffix
 
     def open_raw(self) -> BinaryIO:
-        """The open file, its bytes as stored."""
+        """The open file, without decompression."""
         if is_remote(self.path):
             filesystem, path = find_filesystem(self.path)
             return filesystem.open(path, "rb")
-        if not Path(self.path).is_file():  # a pipe would be waited for
+        if not Path(self.path).is_file():  # opening a pipe would block
             what = "it is not a file" if os.path.lexists(self.path) else "there is no such file"
             raise FileNotFoundError(errno.ENOENT, what, self.path)
         return open(self.path, "rb")
 
     def read_lines(self, max_bytes: int) -> Iterator[tuple[bytes | bytearray, int]]:
-        """Yields (line of its uncompressed text with its end, stored bytes read so far)."""
+        """Yields (line of the uncompressed text with its newline, stored bytes read so far)."""
         with self._reading() as (raw, stream):
             for number in itertools.count(1):
                 start = stream.readline(_PIECE)
@@ -73,16 +73,16 @@ class File:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-        """Its bytes as stored, and the same stream uncompressed a buffer at a time; errors in reading are the user's to mend."""
+        """The stored bytes, and the same stream, decompressed a buffer at a time. Read errors become a `UserError`."""
         with self.named_in_errors(), self.open_raw() as raw:
             if self.path.endswith(".gz"):
                 yield raw, io.BufferedReader(gzip.open(raw), _PIECE)
             elif self.path.endswith(".zst"):
-                # Its streams, unlike others, say where one ends within a frame.
+                # Arrow's streams, unlike others, report a file that ends within a frame.
                 arrow = import_extra("pyarrow", "a .zst file", "data")
                 inflated = arrow.CompressedInputStream(arrow.PythonFile(raw, "r"), "zstd")
                 yield raw, io.BufferedReader(inflated, _PIECE)
-            elif is_remote(self.path):  # fsspec's own lines know no bound
+            elif is_remote(self.path):  # fsspec's own lines have no size limit
                 yield raw, io.BufferedReader(raw, _PIECE)  # type: ignore[type-var]
             else:
                 yield raw, raw
@@ -90,10 +90,10 @@ class File:
     @contextlib.contextmanager
     def named_in_errors(self, *errors: type[Exception]) -> Iterator[None]:
         """Turns errors in reading, and the given ones, into a UserError that names the file."""
-        network = [Exception] if is_remote(self.path) else []  # each network's library has errors of its own
+        network = [Exception] if is_remote(self.path) else []  # each network library has its own errors
         try:
             yield
-        except (UserError, MemoryError):  # Arrow's is an error of Arrow's as well
+        except (UserError, MemoryError):  # Arrow's MemoryError is also one of Arrow's own errors
             raise
         except (OSError, EOFError, zlib.error, *network, *errors) as error:
             reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
@@ -110,13 +110,13 @@ def is_remote(path: str | os.PathLike) -> bool:
 
 
 def refuse_address(path: str | os.PathLike) -> None:
-    """Raises: UserError, for an address; `Path` would make a folder "gs:" of it."""
+    """Raises: UserError, for an address; `Path` would turn it into a folder "gs:"."""
     if is_remote(path):
         raise UserError(f"{shown(path)} is an address; give a path on this machine, where a bucket may be mounted")
 
 
 def local(text: str) -> str:
-    """The type of a command's option that takes a path on this machine: what it writes, or a run that it reads."""
+    """The type of a command's option for a path on this machine: an output, or a run to read."""
     try:
         refuse_address(text)
     except UserError as error:
@@ -126,13 +126,13 @@ def local(text: str) -> str:
 
 def local_path(text: str) -> Path:
     """The same as a `Path`."""
-    if not text:  # `Path` would make the current folder of it
+    if not text:  # `Path` would turn it into the current folder
         raise argparse.ArgumentTypeError("is empty; give a path, or leave the option out")
     return Path(local(text))
 
 
 def matching(pattern: str) -> list[str]:
-    """The path or address of that name, else all that match it as a pattern of the shell, sorted; [] where there is none."""
+    """The path or address of this name, otherwise all that match it as a shell pattern, sorted; [] if there are none."""
     if is_remote(pattern):
         if not glob.has_magic(pattern):
             return [pattern]
@@ -145,7 +145,7 @@ def matching(pattern: str) -> list[str]:
 def list_files(source: str, patterns: tuple[str, ...]) -> list[File]:
     """The files of a source, always in the same order: those whose names match the first pattern that any name matches.
 
-    In patterns "*" matches slashes as well. A source that is a single file needs to match none.
+    In patterns, "*" also matches slashes. A source that is a single file does not have to match any pattern.
     """
     files = _remote(source) if is_remote(source) else _local(source)
     if len(files) == 1 and not files[0].name:
@@ -173,7 +173,7 @@ def read_small(path: str | os.PathLike) -> bytes:
 
 def read_json(path: str | os.PathLike) -> Any:
     """Reads the JSON value in a file of a run or a prepared folder."""
-    return typed_json.parse(regular.read(path), str(path), strict=False)  # hashes are numbers of 64 bits
+    return typed_json.parse(regular.read(path), str(path), strict=False)  # hashes are unsigned 64-bit numbers
 
 
 def write_atomically(path: str | os.PathLike, contents: str | bytes) -> None:
@@ -181,24 +181,25 @@ def write_atomically(path: str | os.PathLike, contents: str | bytes) -> None:
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent}", str(path))
-    # In the same folder: a rename is one act only within a file system. Random: two containers may have one process number.
+    # In the same folder, because a rename is atomic only within a file system. With a random name, because processes in two
+    # containers may have the same number.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}{DRAFT}")
     try:
         with open(draft, "xb", opener=regular.opener) as file:
             file.write(contents.encode() if isinstance(contents, str) else contents)
             file.flush()
-            os.fsync(file.fileno())  # before the rename: a name must not stand for contents that a crash still loses
+            os.fsync(file.fileno())  # before the rename: otherwise a crash could leave the name without its contents
         draft.replace(path)
     except OSError as error:
         raise named(error, path) from None
     finally:
-        draft.unlink(missing_ok=True)  # where the disk is full
+        draft.unlink(missing_ok=True)  # if the disk is full
 
 
 def sweep(folder: Path) -> None:
-    """Removes the drafts in a folder that killed processes have left there for more than a day."""
+    """Removes the drafts in a folder that killed processes left there more than a day ago."""
     for draft in folder.glob(f".*{DRAFT}"):
-        with contextlib.suppress(OSError):  # another process removes it, or it is not one's own
+        with contextlib.suppress(OSError):  # another process removes it, or it belongs to another user
             if time.time() - draft.lstat().st_mtime > _STALE:
                 draft.unlink()
 
@@ -209,7 +210,7 @@ def cache(name: str) -> Path:
 
 
 def named(error: OSError, path: str | os.PathLike) -> OSError:
-    """An error of the system that names the file; by itself the failure of a write names none."""
+    """A system error with the file's name added, which the error of a failed write lacks."""
     error.filename = str(path)
     return error
 
@@ -223,7 +224,7 @@ def keep_other(path: str | os.PathLike, mark: str) -> None:
 
 
 def shortened(names: Iterable[object], limit: int = 20) -> str:
-    """Names that a file gives, in a message of one line: the first of them, each in one piece and not too long.
+    """Names from a file, for a one-line message: the first few, each escaped and truncated.
 
     >>> shortened(["text", "two\\nlines"]), shortened([])
     ('text, two\\\\nlines', 'none')
@@ -239,7 +240,7 @@ def _local(source: str) -> list[File]:
     if root.is_file():
         return [File(source, "", root.stat().st_size)]
     found = []
-    for folder, _, names in os.walk(root):  # pathlib takes ten times as long, which a million files feel
+    for folder, _, names in os.walk(root):  # pathlib takes ten times as long, which matters for a million files
         for name in names:
             if os.path.splitext(name)[1] and not name.startswith("."):
                 path = os.path.join(folder, name)
@@ -262,14 +263,14 @@ def _remote(source: str) -> list[File]:
 
 @contextlib.contextmanager
 def at_address(address: str, act: str = "read") -> Iterator[None]:
-    """Turns an error of a network's library into one line."""
+    """Turns an error of a network library into a one-line `UserError`."""
     try:
         yield
     except (UserError, MemoryError):
         raise
-    except Exception as error:  # each library has errors of its own
+    except Exception as error:  # each library has its own errors
         if isinstance(error, OSError) and error.filename is not None and os.path.lexists(error.filename):
-            raise  # of a file here
+            raise  # of a local file
         reason = " ".join(f"{error or type(error).__name__}".split())[:200]
         remedy = f"see that it exists, that it can be reached from here, and that you may {act} it"
         access = _ACCESS.get(address.partition("://")[0])
@@ -280,7 +281,7 @@ _ACCESS = {
     "gs": lambda: "credentials: gcloud auth application-default login",
     "s3": lambda: f"credentials: aws configure; AWS_ENDPOINT_URL={os.environ.get('AWS_ENDPOINT_URL', '')}",
 }
-"""What decides whether the addresses of a scheme can be reached."""
+"""By scheme, the settings that decide whether its addresses can be accessed, for messages."""
 
 
 def find_filesystem(path: str) -> tuple[Any, str]:
@@ -288,7 +289,7 @@ def find_filesystem(path: str) -> tuple[Any, str]:
     scheme, _, place = path.partition("://")
     if not place.strip("/"):
         raise UserError(f"{shown(path)} names no bucket; give an address such as {scheme}://BUCKET/FOLDER")
-    if scheme == "gs":  # its errors are raised as well, and these lines would stand before one for the user
+    if scheme == "gs":  # gcsfs also raises its errors; its log lines would precede the user's message
         logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     fsspec = import_extra("fsspec", path, {"gs": "gcs", "s3": "s3"}.get(scheme, "data"))
     try:
@@ -300,14 +301,14 @@ def find_filesystem(path: str) -> tuple[Any, str]:
 
 
 def _line(start: bytes, stream: BinaryIO) -> Iterator[bytes]:
-    """The pieces of the line that begins so."""
+    """The pieces of the line that begins with `start`."""
     while start:
         yield start
         start = b"" if start.endswith(b"\n") else stream.readline(_PIECE)
 
 
 def _gathered(pieces: Iterable[bytes], max_bytes: int, where: str) -> bytearray:
-    """The pieces as one; a growing array takes an eighth more than it holds, and a list of pieces twice as much."""
+    """The pieces joined. A growing array takes an eighth more memory than its contents, a list of pieces twice as much."""
     whole = bytearray()
     for piece in pieces:
         whole += piece

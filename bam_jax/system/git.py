@@ -6,13 +6,13 @@ from pathlib import Path
 from bam_jax import __version__
 
 RECORDS = ("experiments/records", "docs/reliability")
-"""Folders of files of the repository that runs add lines to; code does not depend on them."""
+"""Folders of the repository to whose files runs append lines; code does not depend on them."""
 
 
 def describe() -> str:
-    """The git commit of this code, with "-dirty" if files other than records differ from it; its version if no commit has it.
+    """The git commit of this code, with "-dirty" if files other than records differ; the version if no commit contains it.
 
-    An installed package may lie in a checkout of something else.
+    An installed package may be inside a checkout of another project.
     """
     others = [f":(top,exclude){folder}" for folder in RECORDS]
     commands = (

@@ -18,7 +18,7 @@ _REMEDY = "put it back from a copy or remove that line"
 
 
 def by_lines(content: Mapping[str, Any]) -> str:
-    """A JSON document with a line for each key, and for each element or entry of what a key holds.
+    """A JSON document with one line per key, and one per element or entry of a key's value.
 
     >>> print(by_lines({"command": "count", "records": [{"n": 1}, {"n": 2}]}), end="")
     {
@@ -43,7 +43,7 @@ def by_lines(content: Mapping[str, Any]) -> str:
 
 
 class Writer(contextlib.AbstractContextManager["Writer"]):
-    """Appends records to a JSON-lines file, one flushed line each; the file is made if it is missing."""
+    """Appends records to a JSON-lines file, one flushed line each; the file is created if it is missing."""
 
     def __init__(self, path: str | os.PathLike):
         self._file = open(path, "a", encoding="utf-8", opener=regular.opener)
@@ -79,14 +79,14 @@ def parse(text: bytes, where: str, remedy: str = _REMEDY, *, edited: str | None 
 
 
 def document(record: Mapping[str, Any], indent: int, *, sort: bool = False) -> str:
-    """A whole file of one record, indented for people, with the CRC-32 of what is in it."""
+    """The text of a file with one record, indented for people, with the CRC-32 of the record."""
     text = json.dumps(record, sort_keys=sort)
     return json.dumps({**json.loads(text), CRC: zlib.crc32(text.encode())}, indent=indent) + "\n"
 
 
 def verified(record: dict[str, Any], where: str, remedy: str) -> dict[str, Any]:
-    """A record without its CRC-32, which it must have been written with; one that has none is taken as it is."""
-    # A checksum whose own name was changed is the last field.
+    """Check a record's CRC-32, and return the record without it. A record that has none is returned as it is."""
+    # If the name of the checksum itself was changed, the checksum is the last field.
     name = CRC if CRC in record else next(reversed(record), CRC)
     rest = {each: value for each, value in record.items() if each != name}
     crc = record.pop(CRC, None)
@@ -100,14 +100,14 @@ def _checksum(record: Mapping[str, Any]) -> int:
 
 
 def read(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
-    """The records of a JSON-lines file; a torn last line is left out, one without its newline is not."""
+    """The records of a JSON-lines file. A torn last line is skipped; a complete one that only lacks its newline is not."""
     for _, record in _lines(Path(path)):
         yield record
 
 
 def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Each whole line as it stands, and its record."""
-    try:  # not asked for first: a run that begins anew takes the file away while others read it
+    """Each complete line as stored, and its record."""
+    try:  # without checking first: a run that starts anew removes the file while others read it
         file = open(path, "rb", opener=regular.opener)
     except (FileNotFoundError, NotADirectoryError):
         return
@@ -120,12 +120,12 @@ def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
             yield last[:-1], parse(last[:-1], where)
     if len(last) == regular.DOCUMENT:
         raise UserError(f"{where} has {regular.DOCUMENT:,} bytes or more; {_REMEDY}")
-    if _object(last) is not None:  # a part of an object is none
+    if _object(last) is not None:  # a part of an object is not an object
         yield last, parse(last, where)
 
 
 def _object(text: bytes) -> dict[str, Any] | None:
-    """The object that a JSON text holds; None: it holds none."""
+    """The object in a JSON text; None if it is not an object."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -140,13 +140,13 @@ def keep(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
 
 
 def mend(path: Path) -> None:
-    """End the last line, or cut off what a killed process left of it: the next would be appended to it."""
+    """End the last line, or remove it if a killed process left it torn. Otherwise the next line would be appended to it."""
     if path.exists() and is_torn(path):
         keep(path, lambda record: True)
 
 
 def is_torn(path: Path) -> bool:
-    """True where a file's last line has no end; only the last byte is read, since files grow and are mended often."""
+    """Whether a file's last line has no newline. Only the last byte is read, because files grow and are checked often."""
     with open(path, "rb", opener=regular.opener) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - 1, 0))
@@ -161,8 +161,8 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def appending(path: Path) -> Iterator[Writer]:
-    """A writer of a JSON-lines file that several processes may add to; no other adds to it, or waits, until the block ends."""
-    # The lock is a file of its own: `mend` puts another file in the place of the one that would be locked.
+    """A writer of a JSON-lines file that several processes may append to; the others wait until the block ends."""
+    # The lock is a separate file, because `mend` replaces the file itself.
     with lock.hold(path.with_name(f".{path.name}.lock")):
         mend(path)
         with Writer(path) as writer:

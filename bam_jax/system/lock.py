@@ -1,7 +1,7 @@
 """Locks between processes, by flock(2).
 
-The system ends such a lock with the process that holds it, even by SIGKILL: none has to be removed by hand. It is unknown to
-other hosts, unless they share a file system that passes it on, as NFS and Lustre can be told to do.
+The system releases such a lock when its process ends, even by SIGKILL, so no lock has to be removed by hand. Other hosts do not
+see it, unless they share a file system that forwards locks, as NFS and Lustre can be configured to do.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from pathlib import Path
 from bam_jax.system import files, regular
 from bam_jax.system.errors import UserError
 
-NAME = ".lock"  # the file in a folder by which all of it is locked
+NAME = ".lock"  # the file that locks the folder that contains it
 
 
 @contextlib.contextmanager
@@ -28,7 +28,7 @@ def hold(path: Path, busy: str = "") -> Iterator[None]:
         yield
     except UserError:
         if made:  # a command that is refused leaves nothing behind
-            path.unlink(missing_ok=True)  # while it is held: a process that waits for it notices that it is gone
+            path.unlink(missing_ok=True)  # while it is held: a process that waits for it notices the removal
         raise
     finally:
         os.close(opened)
@@ -36,14 +36,14 @@ def hold(path: Path, busy: str = "") -> Iterator[None]:
 
 @contextlib.contextmanager
 def hold_folder(folder: Path, busy: str) -> Iterator[None]:
-    """Make a folder and hold its lock; after a `UserError` a folder that was made is removed if it is empty."""
+    """Make a folder and hold its lock. After a `UserError`, folders that were created here are removed if they are empty."""
     made = list(itertools.takewhile(lambda each: not each.exists(), (folder, *folder.parents)))
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with hold(folder / NAME, busy):
             yield
     except UserError:
-        with contextlib.suppress(OSError):  # something is in it
+        with contextlib.suppress(OSError):  # it is not empty
             for each in made:
                 each.rmdir()
         raise
@@ -57,10 +57,10 @@ def is_held(path: Path) -> bool:
         return False
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that look do not see each other
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two processes that check do not block each other
         except BlockingIOError:
             return True
-        except OSError:  # a copy on a file system without locks, where `hold` lets nobody work
+        except OSError:  # a copy on a file system without locks, where `hold` always fails
             return False
     return False
 
@@ -91,6 +91,6 @@ def _open_locked(path: Path, busy: str, made: bool) -> int:
 def _lock_at_once(opened: int) -> None:
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:  # perhaps by a process that only looks, in `is_held`
+    except BlockingIOError:  # perhaps locked by a process that only checks, in `is_held`
         time.sleep(0.05)
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)

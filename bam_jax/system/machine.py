@@ -14,7 +14,7 @@ _PACKAGES = ("jax", "jaxlib", "bam_jax", "tokamax", "torch", "libtpu", "jax-cuda
 
 
 class Machine(TypedDict):
-    """What records hold of a machine, on which a time depends; `machine` tells more."""
+    """What records contain of a machine, because times depend on it; `machine` returns more."""
 
     device: Line
     processor: Line
@@ -23,7 +23,7 @@ class Machine(TypedDict):
 
 
 def machine() -> dict[str, Any]:
-    """Describe the device and how many there are, the processor and the cores that this process may use, and versions."""
+    """Describe the devices and their number, the processor and the cores that this process may use, and package versions."""
     device = jax.local_devices()[0]
     installed = {dist.metadata["Name"].lower().replace("_", "-"): dist.version for dist in metadata.distributions()}
     key = lambda name: name.replace("_", "-")  # metadata has either spelling

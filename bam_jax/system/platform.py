@@ -11,7 +11,7 @@ def platform() -> str:
     """
     device = _described()
     name = jax.default_backend() if device is None else device.platform
-    return "gpu" if name in ("cuda", "rocm") else name  # as a description of a device may have it
+    return "gpu" if name in ("cuda", "rocm") else name  # the names in descriptions of devices
 
 
 def device_kind() -> str:

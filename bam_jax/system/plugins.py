@@ -1,4 +1,4 @@
-"""Python files of the user's own: what they raise is one line."""
+"""The user's own Python files; their errors become one-line messages."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from bam_jax.system.errors import UserError
 
 @contextlib.contextmanager
 def named_where_it_fails(path: str | os.PathLike, kind: str) -> Iterator[None]:
-    """Says of a file which line of it failed, and how."""
+    """Turns an error of a file into a `UserError` with the line that failed and the reason."""
     try:
         yield
     except UserError:
@@ -30,7 +30,7 @@ def named_where_it_fails(path: str | os.PathLike, kind: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def run_file(path: str | os.PathLike, kind: str) -> Iterator[dict[str, Any]]:
-    """Runs a file, which can import the modules beside it within the block, as `python PATH` could."""
+    """Runs a file. Within the block it can import the modules in its own folder, as with `python PATH`."""
     folder, before = str(Path(path).resolve().parent), {*sys.modules}
     with named_where_it_fails(path, kind):
         sys.path.insert(0, folder)

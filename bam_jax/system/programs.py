@@ -1,8 +1,8 @@
-"""Compiled programs, kept for the commands that come later.
+"""A cache of compiled programs for later commands.
 
-JAX keeps them in a folder, but writes there in place: a process that is killed leaves part of a program, which nobody writes
-again, and two may write one at a time. So each process has a folder of its own, with links to what is kept. What it has
-compiled is moved there at its end, or by the next process where it was killed.
+JAX's own cache writes in place: a killed process leaves part of a program, which is never rewritten, and two processes may write
+the same program at once. So each process has its own folder, with links to the cached programs. What it compiles is moved to the
+cache when it ends, or if it was killed, by the next process.
 """
 
 import atexit
@@ -22,14 +22,14 @@ import jax
 from bam_jax.system import files
 
 LIMIT = 2**30
-"""Bytes that are kept; the oldest programs go first."""
+"""Maximum bytes of the cache; the oldest programs are removed first."""
 
 
 def keep() -> None:
-    """Keep what this process compiles, in `folder`, and use what others have.
+    """Cache what this process compiles in `folder`, and use what others have cached.
 
-    JAX's own variables come first: `JAX_COMPILATION_CACHE_DIR` is another folder, `JAX_ENABLE_COMPILATION_CACHE=false` none.
-    Without a folder to write in, all is compiled again.
+    JAX's own variables take precedence: `JAX_COMPILATION_CACHE_DIR` sets another folder, `JAX_ENABLE_COMPILATION_CACHE=false`
+    disables the cache. Without a writable folder, everything is compiled again.
     """
     if jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache:
         return
@@ -38,10 +38,10 @@ def keep() -> None:
         kept.mkdir(mode=0o700, parents=True, exist_ok=True)
         owner = kept.stat()
         if owner.st_uid != os.getuid() or stat.S_IMODE(owner.st_mode) & 0o022:
-            return  # who can write there can make this process run anything
+            return  # anyone who can write there can make this process run any code
         _take_abandoned(kept)
         own = Path(tempfile.mkdtemp(prefix="process-", dir=kept))
-        lock = os.open(own, os.O_RDONLY)  # held until this process ends, however it does
+        lock = os.open(own, os.O_RDONLY)  # held until this process ends, in whatever way
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for program in kept.glob("*-cache"):
             os.link(program, own / program.name)
@@ -50,14 +50,14 @@ def keep() -> None:
     atexit.register(_close, own, kept)
     warnings.filterwarnings(
         "ignore", "Error (reading|writing) persistent compilation cache entry"
-    )  # it is compiled again
+    )  # the program is compiled again
     jax.config.update("jax_compilation_cache_dir", str(own))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 def folder() -> Path:
-    """Where programs are kept: in the user's cache, apart for each kind of processor, since they may not run on another."""
+    """The folder of the programs in the user's cache, one for each kind of processor, since they may not run on another."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -68,7 +68,7 @@ def folder() -> Path:
 
 
 def _take_abandoned(kept: Path) -> None:
-    """Take over what processes that were killed have compiled, but for what they wrote in part."""
+    """Take over what killed processes compiled, except programs that they wrote in part."""
     for own in kept.glob("process-*"):
         lock = os.open(own, os.O_RDONLY | os.O_NOFOLLOW)
         try:
@@ -84,7 +84,7 @@ def _take_abandoned(kept: Path) -> None:
 
 
 def _is_whole(program: Path) -> bool:
-    """Whether it can be unpacked, as JAX packs it: by zstandard where that is installed, else by zlib."""
+    """Whether a program can be decompressed. JAX compresses with zstandard if it is installed, otherwise with zlib."""
     packed = program.read_bytes()
     try:
         import zstandard
@@ -100,7 +100,7 @@ def _is_whole(program: Path) -> bool:
 
 
 def _close(own: Path, kept: Path) -> None:
-    """Move what this process has compiled to where all is kept."""
+    """Move the programs that a process compiled to the cache, and remove its folder."""
     try:
         for program in own.glob("*-cache"):
             if not (kept / program.name).exists():

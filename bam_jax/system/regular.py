@@ -1,8 +1,8 @@
-"""Regular files in folders that may be a stranger's: runs, prepared data, records, rankings.
+"""Regular files in folders that may come from other people: runs, prepared data, records, rankings.
 
-A link, a pipe or a device in such a folder is refused, and so is a file that is too large for what it is. Otherwise a command
-could wait for ever, fill the memory, or read and write outside of the folder. The folder itself may be a link. Everything here
-raises `UserError` for what it refuses.
+Links, pipes and devices in such a folder are rejected, and so are files that are too large for their purpose. Otherwise a command
+could wait forever, fill the memory, or read and write outside the folder. The folder itself may be a link. All functions raise
+`UserError` for what they reject.
 """
 
 import errno
@@ -13,17 +13,17 @@ from typing import BinaryIO
 
 from bam_jax.system.errors import UserError
 
-DOCUMENT = 2**22  # bytes of a JSON document of a run, or of a line of its records: parsed they take many times that
-RECORDS = 2**28  # bytes of a run's file of records, at most
-ENTRIES = 100_000  # files and folders below a folder of a run, at most
+DOCUMENT = 2**22  # maximum bytes of a run's JSON document or of a line of records; parsed, they take many times that
+RECORDS = 2**28  # maximum bytes of a run's file of records
+ENTRIES = 100_000  # maximum files and folders below a folder of a run
 
 
 def opener(path: str | os.PathLike, flags: int) -> int:
-    """The `opener` with which `open` opens a file of a run, without waiting for a pipe's other end."""
+    """The `opener` for opening a file of a run with `open`, which does not wait for the other end of a pipe."""
     try:
         opened = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        # Links; pipes and sockets; folders, of which the last is opened for writing.
+        # ELOOP: links. ENXIO: pipes and sockets. EISDIR: folders opened for writing.
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
             raise _refused(path, os.lstat(path).st_mode) from error
         raise
@@ -41,13 +41,13 @@ def read(path: str | os.PathLike, max_bytes: int = DOCUMENT) -> bytes:
 
 
 def size(path: str | os.PathLike) -> int:
-    """The bytes of a file of a run, which may then be opened by its name, as libraries do."""
+    """The size of a run's file in bytes. The file may then be opened by its name, as libraries do."""
     with open(path, "rb", opener=opener) as file:
         return os.fstat(file.fileno()).st_size
 
 
 def check_size(file: BinaryIO, max_bytes: int) -> int:
-    """The bytes of an open file, which may have so many."""
+    """The size of an open file in bytes, which may be at most `max_bytes`."""
     found = os.fstat(file.fileno()).st_size
     if found > max_bytes:
         raise UserError(f"{file.name} has more than {max_bytes:,} bytes, and is not what its name says; take it away")
@@ -55,7 +55,7 @@ def check_size(file: BinaryIO, max_bytes: int) -> int:
 
 
 def check_folder(path: str | os.PathLike) -> bool:
-    """True if there is a folder in a run's, False if nothing is there."""
+    """True if a path inside a run's folder is a folder, False if nothing is there."""
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -66,7 +66,7 @@ def check_folder(path: str | os.PathLike) -> bool:
 
 
 def list_tree(path: str | os.PathLike) -> list[Path]:
-    """All files below a folder in a run's, [] if there is none; they may then be opened by their names, as libraries do."""
+    """All files below a folder of a run, [] if it does not exist. They may then be opened by their names, as libraries do."""
     found: list[Path] = []
     folders, entries = [Path(path)] if check_folder(path) else [], 0
     while folders:

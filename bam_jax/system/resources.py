@@ -23,8 +23,8 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # mallopt's parameters, mallo
 def keep_freed_memory() -> None:
     """Let glibc keep freed memory for the next step instead of giving it back to the kernel.
 
-    XLA's CPU backend allocates its temporaries anew in each call, and glibc maps and unmaps any block of 32 MiB or more: the
-    page faults cost a small model more than its arithmetic. Does nothing where the C library is another one.
+    XLA's CPU backend allocates its temporaries anew in each call, and glibc maps and unmaps every block of 32 MiB or more. For a
+    small model, the page faults cost more than the arithmetic. Does nothing with another C library.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -36,7 +36,7 @@ def keep_freed_memory() -> None:
 
 
 def total_bytes(devices: Sequence[jax.Device]) -> int | None:
-    """The memory of some devices together, each taken to have as much as this process's first; None: not known."""
+    """The total memory of devices, assuming that each has as much as this process's first one; None: unknown."""
     statistics = jax.local_devices()[0].memory_stats()
     if statistics is not None and "bytes_limit" in statistics:
         return int(statistics["bytes_limit"]) * len(devices)
@@ -47,12 +47,12 @@ def total_bytes(devices: Sequence[jax.Device]) -> int | None:
 
 
 def peak_bytes() -> int | None:
-    """The most memory that this process has held so far, an accelerator's or, without one, the machine's; None: not known."""
+    """The peak memory of this process so far, on its accelerator or, without one, on the machine; None: unknown."""
     statistics = jax.local_devices()[0].memory_stats()
     if statistics is not None:
         return int(statistics["peak_bytes_in_use"])
     status = Path("/proc/self/status")
-    if status.exists():  # Linux, where the other way begins with the parent's
+    if status.exists():  # Linux, where the method below starts from the parent's peak
         return int(re.findall(r"VmHWM:\s+(\d+) kB", status.read_text())[0]) * 1024
     if sys.platform == "win32":
         return None
@@ -62,11 +62,11 @@ def peak_bytes() -> int | None:
 
 @functools.cache
 def speed(dtype: jnp.dtype) -> float:
-    """Floating-point operations a second of this process's first device, in the best of three matrix products."""
+    """Floating-point operations per second of this process's first device, in the best of three matrix products."""
     device = jax.local_devices()[0]
     size = 1024 if device.platform == "cpu" else 8192  # enough to keep it busy, and well below a second
     product, times = jax.jit(jnp.matmul), []
-    # a mesh of its own: the caller's may have devices of other processes, which do not take part
+    # Its own mesh: the caller's may have devices of other processes, which do not take part.
     with jax.set_mesh(jax.make_mesh((1,), ("alone",), axis_types=(AxisType.Auto,), devices=[device])):
         matrix = jnp.ones((size, size), dtype)
         product(matrix, matrix).block_until_ready()  # compiles

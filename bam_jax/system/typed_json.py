@@ -1,4 +1,4 @@
-"""JSON from files that may be damaged or hostile: parsed, then checked against types; a mistake is one line."""
+"""JSON from files that may be damaged or hostile: parsed, then checked against types, with one-line errors."""
 
 import json
 import re
@@ -9,12 +9,12 @@ import msgspec
 
 from bam_jax.system.errors import UserError
 
-DEPTH = 64  # lists and objects within each other, at most: code that reads them recurses as often
-LARGEST = 2**63  # whole numbers are smaller: code that reads them makes arrays or floats of them
+DEPTH = 64  # maximum nesting of lists and objects, because code that reads them recurses
+LARGEST = 2**63  # whole numbers must be smaller, because code that reads them converts them to arrays or floats
 
 
 def parse(text: str | bytes, where: str, remedy: str = "mend or remove it", *, strict: bool = True) -> Any:
-    """The value of a JSON text, or a UserError that names it.
+    """The value of a JSON text; a `UserError` names where the text is from.
 
     >>> parse('{"a": [1, 2.5]}', "x.json")
     {'a': [1, 2.5]}
@@ -47,7 +47,7 @@ def _check_size(value: Any, depth: int) -> None:
 
 
 def check(value: Any, kind: Any, where: str, remedy: str = "mend or remove it", name: str = "") -> Any:
-    """The value itself, once `msgspec.convert` accepts it as a type; fields that the type does not have may be there.
+    """Return the value itself if `msgspec.convert` accepts it as a type; extra fields are allowed.
 
     >>> from typing import TypedDict
     >>> check({"step": 3, "more": "x"}, TypedDict("Step", {"step": int}), "metrics.jsonl, line 1")

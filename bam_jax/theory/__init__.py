@@ -1,11 +1,11 @@
 """The Bayesian reading of attention: a prior over positions, its factorisation, and the paper's lemmas and theorems.
 
-Logits are in nats, temperature and 1 / sqrt(D) included, so that attention's weights are their softmax over visible keys:
+Logits are in nats and include the temperature and 1 / sqrt(D), so attention's weights are their softmax over visible keys:
 
     p_ij = softmax_j(f_ij + g_ij),   f: content, tau q.k / sqrt(D);   g: position, tau b(u_i, u_j)
 
-Each statement comes with the hypotheses that it needs, and says where it departs from the paper's text; docs/theory.md
-puts them together.
+Each docstring gives the hypotheses that its statement needs, and any difference from the paper's text; docs/theory.md
+collects them.
 
 Source: BAM sections 2.1 to 2.4, appendices B and K.
 """

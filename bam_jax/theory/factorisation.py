@@ -1,4 +1,4 @@
-"""Attention's logits in two shares, and its weights as a product of content and position: theorem 1 and the readings of Z."""
+"""Attention's logits as a sum, and its weights as a product, of content and position: theorem 1 and interpretations of Z."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from bam_jax.system.errors import UserError
 
 
 class Logits(NamedTuple):
-    """Attention's logits in two shares, nats, and which pairs are visible.
+    """Attention's logits as two summands, in nats, and which pairs are visible.
 
     Args:
         content: f_ij = tau_i q_i . k_j / sqrt(D), [B, H, T, S].
@@ -28,15 +28,15 @@ class Logits(NamedTuple):
 def logits(q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], scoring: Scoring) -> Logits:
     """Attention's logits, divided between content and position.
 
-        g_ij = tau_i b(u_i, u_j);   of rowwise methods (DAPE, CoPE, PaTH), what they add to the scores, which depends on them
+        g_ij = tau_i b(u_i, u_j);   for rowwise methods (DAPE, CoPE, PaTH), what they add to the scores, which depends on these
 
     Args:
         q, k, scoring: as `bam_jax.attention.attention` takes them. Under Scalable Softmax with the prior inside its factor,
-            the factor is part of the prior (the gamma of appendix K.1). The scoring's `sink_logits`, which are no key's, are
-            left out: a sink takes the same share of all weights of a row.
+            the factor is part of the prior (the gamma of appendix K.1). The scoring's `sink_logits`, which belong to no key,
+            are left out: a sink takes the same share of all weights of a row.
 
     Raises:
-        UserError: under a sparse or adaptive softmax weights are no product of content and position.
+        UserError: the softmax is sparse or adaptive, so that weights are not a product of content and position.
     """
     if isinstance(scoring.rowwise, Sharpened):
         kind = type(scoring.rowwise).__name__
@@ -62,7 +62,7 @@ class Factors(NamedTuple):
         joint: p_ij, [*N S].
         content: softmax of the content alone, [*N S].
         position: the prior, [*N S].
-        z: the normaliser, [*N], in (0, 1]; 0 where it underflows: `free_energy` has its logarithm.
+        z: the normaliser, [*N], in (0, 1]; 0 if it underflows, in which case use `free_energy`, -ln z.
     """
 
     joint: Array
@@ -76,7 +76,7 @@ def factors(content: Float[Array, "*N S"], position: Float[Array, "*N S"], seen:
 
         p_ij = p(f_ij) p(g_ij) / Z_i,   Z_i = sum_j p(f_ij) p(g_ij)
 
-    Hypothesis: the query sees a key. Nothing else; the content distribution may depend on the position.
+    The only hypothesis is that the query sees a key; the content distribution may depend on the position.
 
     Args:
         content, position: logits f and g, nats.
@@ -99,9 +99,8 @@ def overlap(content: Float[Array, "*N S"], position: Float[Array, "*N S"], seen:
 
         Z = <p_cont, p_pos>
 
-    It is 0 where it underflows: `free_energy` has its logarithm.
-
-    1 only if both are the same point mass, and 1 / n under a uniform prior over n keys: it does not measure independence.
+    Z is 1 only if both are the same point mass, and 1 / n under a uniform prior over n keys, so it does not measure independence.
+    It is 0 if it underflows, in which case use `free_energy`, -ln Z.
 
     Args:
         content, position: logits f and g, nats.
@@ -142,17 +141,17 @@ class Terms(NamedTuple):
 
 
 def coupling(content: Float[Array, "*N S"], position: Float[Array, "*N S"], seen: Bool[Array, "*N S"]) -> Terms:
-    """Z as information: what the joint distribution says beyond the product, as three terms whose sum is -ln Z.
+    """Z as information: what the joint distribution contains beyond the product, as three terms whose sum is -ln Z.
 
         -ln Z = sum_j p_ij ln(p_ij / (p(f_ij) p(g_ij))) = KL(joint || content) + KL(joint || prior) + H(joint)
 
-    The product is not normalised, so this is no mutual information: 0 only if content and prior are the same point mass.
+    The product is not normalised, so this is not a mutual information: it is 0 only if both are the same point mass.
 
     Args:
         content, position: logits f and g, nats.
         seen: which keys are visible.
 
-    Source: BAM appendix K.3, where Z is the inverse of theorem 1's and 0 is read as independence.
+    Source: BAM appendix K.3, where Z is the inverse of theorem 1's and 0 is interpreted as independence.
     """
     logarithm = lambda logits: jax.nn.log_softmax(logits, axis=-1, where=seen)
     joint = logarithm(content + position)

@@ -1,4 +1,4 @@
-"""The prior of a bias, what the known ones are (lemmas 1 and 2), how far it reaches, and what that makes of a head."""
+"""The prior of a bias, those of known methods (lemmas 1 and 2), a prior's effective length, and classes of heads."""
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,11 @@ from bam_jax.biases import Bias
 CAUSAL = Mask()
 
 LOCAL = 0.75
-"""Shape from which a head counts as local. The paper has heads in (0, 1) and heads "close to 1", and no border."""
+"""Shape from which a head counts as local. The paper has heads in (0, 1) and heads "close to 1", but no threshold."""
 
 
 def prior(scoring: Scoring) -> Float[Array, "#B #H T S"]:
-    """The prior over positions of any bias: what attention would be if every key had the same content.
+    """The prior of any bias over positions: what attention would be if every key had the same content.
 
         p(g_pos(i, j)) = softmax_j(tau_i b(u_i, u_j)),   j visible from i;   a row that sees nothing is 0
 
@@ -24,7 +24,7 @@ def prior(scoring: Scoring) -> Float[Array, "#B #H T S"]:
         scoring: bias, tokens, mask and temperature; `sink_logits` are left out.
 
     Raises:
-        ValueError: what it adds to the scores depends on them; `logits` has it.
+        ValueError: what a rowwise method adds to the scores depends on them; use `logits`.
 
     Source: BAM definition 2.
     """
@@ -46,7 +46,7 @@ def prior_by_distance(
         bias: of token positions, with parameters [H] or [H, n].
         keys: N, the query itself included.
         temperature: Scalable Softmax's factor for that query; None: 1.
-        mask: its window hides what is farther.
+        mask: its window hides keys that are farther away.
 
     >>> from bam_jax.biases import ALiBi
     >>> [f"{p:.3f}" for p in prior_by_distance(ALiBi(jnp.log(jnp.array([2.0]))), 3)[0]]
@@ -76,11 +76,11 @@ def uniform(distance: Int[Array, "*N"], keys: Int[Array, "*N"]) -> Float[Array, 
 
 
 def laplace(slope: Float[Array, "*N"], distance: Int[Array, "*N"], keys: Int[Array, "*N"]) -> Float[Array, "*N"]:
-    """Lemma 2: ALiBi is a Laplace prior cut off by the causal mask, renormalised over the visible keys.
+    """Lemma 2: ALiBi is a Laplace prior, truncated by the causal mask and renormalised over the visible keys.
 
         p(g_pos(i, j)) = Uniform(1, i, j) Laplace(0, 1/m, j - i) / sum = e^(-m (i - j)) (1 - e^-m) / (1 - e^(-m i))
 
-    Hypothesis: m > 0. The paper's last step drops the sum, as if the density added up to 1 over integers on one side.
+    Hypothesis: m > 0. The paper's last step drops the sum, as if the density summed to 1 over the integers on one side.
 
     Args:
         slope: m, nats per token.
@@ -107,7 +107,7 @@ def effective_length(prior: Float[Array, "*N D"], share: float) -> Int[Array, "*
 
 
 def head_class(shape: float) -> str:
-    """The use of a BAM head with this shape: "retrieval" (at most 0), "long-tail", or "local" (from `LOCAL` on).
+    """The class of a BAM head with this shape: "retrieval" (at most 0), "long-tail", or "local" (from `LOCAL` on).
 
     >>> [head_class(shape) for shape in (-0.5, 0.3, 1.0)]
     ['retrieval', 'long-tail', 'local']

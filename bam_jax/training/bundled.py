@@ -1,4 +1,4 @@
-"""Runs by their folders, their addresses in a bucket, or the names of models that come with the package."""
+"""Finds runs by folder, by address in a bucket, or by the name of a model that comes with the package."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ def find(run: str | os.PathLike, step: int | None = None) -> Path:
     """The folder of a run, a local copy of a run in a bucket, or the folder of a model that comes with the package.
 
     Args:
-        step: of the checkpoint to copy from a bucket; None, or one that is not there: the newest.
+        step: of the checkpoint to copy from a bucket; None, or a step without a checkpoint: the newest.
     """
     if files.is_remote(run):
         return remote.fetch(os.fspath(run), step=step)

@@ -1,12 +1,12 @@
 """The checkpoints of a run, and the trained model from one of them.
 
-A checkpoint is made in this order, so that a process killed at any moment leaves whole ones only:
+A checkpoint is made in this order, so that a process killed at any moment leaves only complete ones:
 
     1. all processes write their arrays to a draft, `checkpoints/STEP.draft`, which does not count;
     2. process 0 adds the metrics so far, then the checksums of all files, and syncs these to the disk;
     3. it renames the draft to `checkpoints/STEP`, which is atomic.
 
-The arrays are not synced. If the whole machine fails and loses some, the checksums show it, and the checkpoint before is there.
+The arrays are not synced. If the whole machine fails and loses some, the checksums show it, and the previous checkpoint remains.
 """
 
 import contextlib
@@ -42,12 +42,12 @@ from bam_jax.training import run_folder, weights
 from bam_jax.training.remote import RemoteRun
 from bam_jax.training.run_folder import CHECKPOINTS, CHECKSUMS, KEPT, METRICS, latest_step, read_config, trained_step
 
-DATA = "data"  # the part of a checkpoint that is the state of the batches
-ARRAYS = "d"  # the folders of the files of arrays, which may be large; orbax reads others whole
+DATA = "data"  # the part of a checkpoint with the state of the batches
+ARRAYS = "d"  # name of the folders with array files, which may be large; orbax reads other files whole
 _REMEDY = "remove that folder and train on from the checkpoint before it, if there is one"
 _DRAFT = ".draft"
 Fit = Callable[[dict[str, tuple[int, ...]]], dict[str, Any]]
-"""The model that is read, given the shapes of the saved arrays by their names."""
+"""From the shapes of the saved arrays, by name, to the model to read."""
 
 
 class Checkpoints:
@@ -62,7 +62,7 @@ class Checkpoints:
         if processes.is_first():
             _remove_drafts(self._folder)
         # Orbax writes arrays in the background. This thread waits for that and then reads all files once more for their
-        # checksums. It is a single one, so that checkpoints are finished in their order.
+        # checksums. There is only one, so that checkpoints are finished in order.
         self._thread = futures.ThreadPoolExecutor(1)
         self._saving: futures.Future | None = None
 
@@ -79,7 +79,7 @@ class Checkpoints:
         self._saving = self._thread.submit(self._finish, step, arrays, so_far)
 
     def load(self, state: dict[str, Any], data: Any) -> dict[str, Any]:
-        """The newest checkpoint; the run's metrics are set back to what they were when it was saved."""
+        """Load the newest checkpoint, and reset the run's metrics to what they were when it was saved."""
         step = latest_step(self.run)
         restored = _load(self.run, step, {**_with_shardings(state), DATA: data})
         if processes.is_first():
@@ -92,7 +92,7 @@ class Checkpoints:
 
     def __exit__(self, *error: object) -> None:
         if isinstance(error[1], Exception) and not isinstance(error[1], Stopped) and jax.process_count() > 1:
-            return  # the others may be elsewhere, and not come to where all wait for the last save
+            return  # the others may be elsewhere, and never reach the point where all wait for the last save
         try:
             self._wait()
         finally:
@@ -116,7 +116,7 @@ class Checkpoints:
                 self._remote.push_checkpoint(step)
             whole = [each for each in self._folder.iterdir() if each.name.isdecimal()]
             for old in sorted(whole, key=lambda each: int(each.name))[:-KEPT]:
-                # By its name it would count as whole until the last file is gone.
+                # Under its own name it would count as complete until the last file is gone.
                 shutil.rmtree(old.rename(_draft(old)))
 
 
@@ -126,7 +126,7 @@ def _gather(everywhere: NamedSharding) -> Callable[[jax.Array], jax.Array]:
 
 
 def _in_first(x: jax.Array) -> np.ndarray:
-    """An array of all processes in the memory of process 0, which alone writes NumPy arrays; elsewhere zeros without memory."""
+    """Gather an array of all processes in process 0, the only one that writes NumPy arrays; elsewhere, zeros without memory."""
     assert isinstance(x.sharding, NamedSharding)
     whole = _gather(NamedSharding(x.sharding.mesh, PartitionSpec()))(x)
     if processes.is_first():
@@ -135,7 +135,7 @@ def _in_first(x: jax.Array) -> np.ndarray:
 
 
 def write_model(workdir: str | os.PathLike, config: Config, tokenizer: tokenizers.Tokenizer, tree: dict) -> None:
-    """Make a folder a finished run of a model that was trained elsewhere: it can be evaluated, and others start from it."""
+    """Turn a folder into a finished run of a model trained elsewhere: it can be evaluated, and other runs can start from it."""
     run = Path(workdir)
     if latest_step(run):
         raise UserError(f"{run} has a checkpoint already; give a new or an empty folder")
@@ -148,7 +148,7 @@ def write_model(workdir: str | os.PathLike, config: Config, tokenizer: tokenizer
 
 
 def verify(run: str | os.PathLike, like: dict[str, Any]) -> None:
-    """Check that a run's newest checkpoint, or its weights, are whole and as they were saved."""
+    """Check that a run's newest checkpoint, or its weights, are complete and as they were saved."""
     run = Path(run)
     if (run / CHECKPOINTS).exists():
         verify_files((run / CHECKPOINTS / str(latest_step(run))).absolute())
@@ -169,8 +169,8 @@ def trained_data(run: str | os.PathLike) -> int | None:
 def restore_parameters(run: str | os.PathLike, like: dict[str, Any]) -> dict[str, Any]:
     """The parameters of a trained model, as `transformer.split` gives them, from a run's newest checkpoint.
 
-    Encodings may differ: what the run lacks of a layer's encoding and Scalable Softmax stays as it is in `like`, and what it has
-    beyond them is left out.
+    Encodings may differ. Parameters of a layer's encoding or Scalable Softmax that the run lacks stay as they are in `like`;
+    those that only the run has are skipped.
     """
     ours = flatten_dict(like, sep=".")
 
@@ -188,11 +188,11 @@ def restore_parameters(run: str | os.PathLike, like: dict[str, Any]) -> dict[str
 
 
 OF_ENCODING = re.compile(r"\.attention\.(encoding|ssmax)\.")
-"""In the name of a parameter that belongs to a layer's encoding or its Scalable Softmax."""
+"""Matches the name of a parameter that belongs to a layer's encoding or its Scalable Softmax."""
 
 
 def _nested(arrays: dict[str, Any]) -> dict[str, Any]:
-    """The tree of a model from arrays by their names."""
+    """The tree of a model from arrays by name."""
     return {"params": {}, "frozen": {}} | unflatten_dict(arrays, sep=".")
 
 
@@ -203,7 +203,7 @@ def restore_model(
     step: int | None = None,
     mesh: jax.sharding.Mesh | None = None,
 ) -> tuple[Config, tokenizers.Tokenizer, transformer.Decoder]:
-    """A trained model for evaluation: (its config with the overrides, its tokenizer, the model, cut over the mesh)."""
+    """A trained model for evaluation: (its config with the overrides, its tokenizer, the model, sharded over the mesh)."""
     config = configs.override(read_config(run), overrides)
     step = trained_step(run) if step is None else step
     tokenizer = load_tokenizer(run, config.data.tokenizer)
@@ -234,49 +234,49 @@ def _draft(path: Path) -> Path:
 
 
 def _remove_drafts(folder: Path) -> None:
-    """Remove what killed processes left of checkpoints that they were writing or removing."""
-    regular.list_tree(folder)  # refuses links: nothing elsewhere is removed
+    """Remove the remains of checkpoints that killed processes were writing or removing."""
+    regular.list_tree(folder)  # rejects links, so nothing outside the folder is removed
     for torn in {*folder.glob(f"*{_DRAFT}*"), *folder.glob("*.orbax-checkpoint-tmp*")}:
         shutil.rmtree(torn)
 
 
 def _publish(path: Path) -> None:
-    """Make a checkpoint of its draft."""
+    """Turn a draft into a checkpoint."""
     files.write_atomically(_draft(path) / CHECKSUMS, jsonl.document(checksums(_draft(path)), 1))
     _draft(path).rename(path)  # last: from now on it counts
 
 
 def _with_shardings(tree: Any) -> Any:
-    """Shapes and dtypes, with the shardings that the tree has or, where it has none, on one device."""
+    """Shapes and dtypes, with the tree's shardings, or on one device where it has none."""
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or here), tree)
 
 
 def _load(run: Path, step: int, abstract: dict[str, Any], changes: str = "", fit: Fit | None = None) -> Any:
-    """Read parts of a checkpoint, having verified their files; with `fit`, the model that it makes of the saved shapes."""
+    """Verify the files of parts of a checkpoint and read them; with `fit`, read the model that it makes of the saved shapes."""
     path = (run / CHECKPOINTS / str(step)).absolute()
     try:
         if processes.is_first():
             verify_files(path, abstract)
-        # Nobody reads what is not verified: orbax complains of it with a traceback for each array.
+        # Until process 0 has verified the files, no process reads them: for bad files, orbax prints a traceback per array.
         agreement.from_first(step)
         model = ocp.metadata(path, "model").metadata
-        if model is not None:  # otherwise it cannot be read, and loading says why
-            # Orbax would find out with half of its reads under way.
+        if model is not None:  # otherwise it cannot be read, and loading reports why
+            # Orbax would notice a mismatch only when half of its reads are under way.
             shapes = lambda tree: {name: x.shape for name, x in flatten_dict(tree, sep=".").items()}
             if fit is not None:
                 abstract = {**abstract, "model": _with_shardings(fit(shapes(model)))}
             fits = f"checkpoint {path} does not fit{changes}: model."
             weights.check_shapes(fits, shapes(model), shapes(abstract["model"]))
         arrays = {name: part for name, part in abstract.items() if name != DATA}
-        if DATA in abstract:  # alone: what it refuses would leave reads of the arrays behind that nothing waits for
+        if DATA in abstract:  # alone: together, an error here would leave reads of the arrays that nothing waits for
             ocp.load_checkpointables(path, {DATA: abstract[DATA]})
         return ocp.load_checkpointables(path, arrays)
     except UserError:
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:  # what orbax and tensorstore raise on bad files
         *_, root = _causes(error)
-        if isinstance(root, UserError):  # of the loader, of whose data a sound checkpoint may be none
+        if isinstance(root, UserError):  # from the data loader: a sound checkpoint may be of other data
             raise root from error
         if is_lack_of_memory(root):  # the checkpoint is sound
             raise MemoryError(str(root)) from error
@@ -285,7 +285,7 @@ def _load(run: Path, step: int, abstract: dict[str, Any], changes: str = "", fit
 
 
 def verify_files(path: Path, parts: Collection[str] | None = None) -> None:
-    """Check that a checkpoint's files, all or those of some parts, are the saved ones, no more and no fewer."""
+    """Check that a checkpoint's files, all or those of some parts, are exactly the saved ones."""
     unread = f"checkpoint {path} cannot be read:"
     is_wanted = lambda name: parts is None or "/" not in name or name.split("/")[0] in parts
     try:
@@ -295,14 +295,14 @@ def verify_files(path: Path, parts: Collection[str] | None = None) -> None:
     known = jsonl.parse(content, f"{unread} its {CHECKSUMS}", _REMEDY)
     saved = {name: crc for name, crc in known.items() if is_wanted(name)}
     present = {name: file for name, file in _files(path).items() if is_wanted(name)}
-    # By their names first: no file is read that was not saved.
+    # Names are compared first, so no file is read that was not saved.
     wrong = saved.keys() ^ present.keys() or {name for name in saved if saved[name] != _checksum(present[name])}
     if wrong:
         raise UserError(f"{unread} {min(wrong)} is not what was saved; {_REMEDY}")
 
 
 def checksums(path: Path) -> dict[str, int]:
-    """CRC-32 of each file of a checkpoint, by its name below it."""
+    """CRC-32 of each file of a checkpoint, by its path in the checkpoint."""
     return {name: _checksum(file) for name, file in sorted(_files(path).items())}
 
 
@@ -323,17 +323,17 @@ def _checksum(file: Path) -> int:
 
 @contextlib.contextmanager
 def _named_when_unwritten(path: Path) -> Iterator[None]:
-    """Turn what orbax and tensorstore raise and log when a checkpoint cannot be written into one line, `Unwritten`."""
+    """Replace what orbax and tensorstore raise and log when a checkpoint cannot be written by a one-line `Unwritten`."""
     _mute_what_is_raised()
     again = "give the same command again: it goes on from the checkpoint before"
     try:
         yield
     except UserError:
         raise
-    except TimeoutError as error:  # orbax waits for 20 minutes by the time of day
+    except TimeoutError as error:  # orbax waits for 20 minutes, by the time of day
         why = "the disk hangs, or the clock was set meanwhile"
         raise Unwritten(f"checkpoint {path} was not written in time: {why}; {again}") from error
-    except (OSError, ValueError) as error:  # tensorstore's are ValueErrors with the system's words in their text
+    except (OSError, ValueError) as error:  # tensorstore raises ValueErrors that contain the system's message
         system = [each.strerror for each in _causes(error) if isinstance(each, OSError) and each.strerror]
         why = system[0] if system else " ".join(str(error).split())[-300:]
         remedy = f"make room or get leave to write there, and {again}"
@@ -342,13 +342,13 @@ def _named_when_unwritten(path: Path) -> Iterator[None]:
 
 @functools.cache
 def _mute_what_is_raised() -> None:
-    """Leave out what threads of orbax and tensorstore print of a failed write: orbax raises the same error."""
+    """Silence what the threads of orbax and tensorstore print about a failed write, because orbax raises the same error."""
     for name in ("absl", "concurrent.futures"):
         logging.getLogger(name).addFilter(lambda record: record.levelno < logging.ERROR)
     usual = sys.unraisablehook
 
     def hook(given: Any) -> None:
-        # Callbacks of tensorstore find the event loop closed that the error ended.
+        # Callbacks of tensorstore run after the error has closed the event loop.
         if str(given.exc_value) != "Event loop is closed":
             usual(given)
 
@@ -356,7 +356,7 @@ def _mute_what_is_raised() -> None:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those that it followed."""
+    """An error and the chain of its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

@@ -13,19 +13,19 @@ from bam_jax.system import extras, resources
 from bam_jax.training import optimizer
 
 LONG_STEP, LONG_RUN = 60.0, 30 * 86400.0  # seconds above which a smaller trial is suggested
-SMALL = 0.1  # seconds of a step below which its operations do not take most of the time: the estimate is a lower bound
+SMALL = 0.1  # seconds; in shorter steps, operations do not take most of the time, so the estimate is a lower bound
 _TRIAL = {"batch": 8, "context": 128, "model.layers": 2, "optimizer.accumulate": 1}
 _UNITS = {"years": 365.25 * 86400, "days": 86400.0, "hours": 3600.0, "minutes": 60.0}
 
 
 def describe(config: Config, known: ParameterCounts, devices: Sequence[jax.Device], done: int) -> Iterator[str]:
-    """A line with the size, one with the estimated time of the steps left, and another with a remedy if that is very long."""
+    """Lines with the size, with the estimated time of the remaining steps, and if that is very long, with a remedy."""
     count = known.embedding + known.transformer + known.prior
     size = f"{count:,} parameters, {config.steps:,} steps of {config.sequences * config.context:,} tokens"
     plural = "" if len(devices) == 1 else "s"
     yield f"{size}, on {len(devices)} device{plural} ({devices[0].device_kind})"
     cpu = devices[0].platform == "cpu"
-    # The speed of a matrix product on this process's first device. Those of a CPU share its cores: they are no faster than one.
+    # The speed of a matrix product on this process's first device. CPU devices share the cores: many are no faster than one.
     sharing = len({device.process_index for device in devices} if cpu else devices)
     speed = sharing * resources.speed(layers.product_dtype(config.model.dtype)) * counts.UTILISATION
     step = counts.step_operations(config, known) / speed
@@ -41,7 +41,7 @@ def describe(config: Config, known: ParameterCounts, devices: Sequence[jax.Devic
 
 
 def describe_more(config: Config, before: int, done: int) -> str:
-    """A line on the learning rate of a run that gets more steps after `done` of the `before` that it had."""
+    """A line on the learning rate of a run that is extended after `done` steps of a previous total of `before`."""
     then, now, end = (
         float(optimizer.schedule(config.optimizer, steps)(step))
         for steps, step in ((before, done), (config.steps, done), (config.steps, config.steps))
@@ -53,7 +53,7 @@ def describe_more(config: Config, before: int, done: int) -> str:
 
 
 def span(seconds: float) -> str:
-    """A duration in the largest unit of which there are two.
+    """A duration in the largest unit of which it has at least two.
 
     >>> span(0.0123), span(75), span(5000), span(40 * 86400), span(1e9)
     ('0.012 s', '75 s', '83 minutes', '40 days', '32 years')

@@ -1,4 +1,4 @@
-"""The loss on held-out text while a model is trained: always the same batches, with the loss of training."""
+"""The held-out loss during training: the training loss on batches that are always the same."""
 
 import dataclasses
 import functools
@@ -50,7 +50,7 @@ def jit_loss(gradient_of: Callable[..., Any]) -> jax.stages.Wrapped:
 
     @jax.jit
     def sum_and_weight(model: State, batch: dict[str, jax.Array]) -> jax.Array:
-        # The compiler leaves the gradient out, since nothing is done with it.
+        # The compiler removes the gradient, because nothing uses it.
         (value, *_), _ = gradient_of(model["params"], model["frozen"], batch)
         weight = batch["weights"].sum() if "weights" in batch else jnp.float32(1)
         return jnp.stack([value * weight, weight])

@@ -1,4 +1,4 @@
-"""Where metrics are written besides metrics.jsonl; another place is a class here, a line in LOGGERS and its name in `config`."""
+"""Where metrics are written besides metrics.jsonl. A new logger is a class here, a line in LOGGERS and a name in `config`."""
 
 import os
 import uuid
@@ -15,7 +15,7 @@ from bam_jax.system.extras import import_extra
 
 
 class Logger(Protocol):
-    """A place for the numbers of records; it is made from the run's configuration and folder."""
+    """A destination of the numbers in records, constructed from the run's configuration and folder."""
 
     def write(self, record: dict[str, Any]) -> None: ...
 
@@ -23,7 +23,7 @@ class Logger(Protocol):
 
 
 def numbers(record: dict[str, Any]) -> dict[str, float]:
-    """The numbers of a record but its step.
+    """The numbers in a record, except its step.
 
     >>> numbers({"step": 3, "loss": 0.5, "name": "a"})
     {'loss': 0.5}
@@ -50,7 +50,7 @@ class TensorBoard:
 class WeightsAndBiases:
     """A run of Weights & Biases, whose own variables apply: WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE=offline and others.
 
-    The id is kept in the file wandb/id of the run's folder: a run that goes on here goes on there.
+    The id is stored in wandb/id in the run's folder, so a resumed run continues the same Weights & Biases run.
     """
 
     def __init__(self, config: Config, run: Path):
@@ -62,7 +62,7 @@ class WeightsAndBiases:
         where = {"project": os.environ.get("WANDB_PROJECT", "bam_jax"), "dir": str(run), "name": run.name}
         settings = wandb.Settings(console="off", silent=True)
         shown = configs.to_dict(config)
-        # Offline nothing is known of the run so far: its pieces become one when they are synchronised.
+        # Offline, earlier parts of the run are unknown; synchronising joins the parts.
         resume = None if os.environ.get("WANDB_MODE") in ("offline", "disabled") else "allow"
         try:
             known = regular.read(kept).decode()
@@ -70,7 +70,7 @@ class WeightsAndBiases:
         except (wandb.Error, OSError) as error:
             remedy = "run `wandb login`, set WANDB_MODE=offline, or leave config.logger out"
             raise UserError(f"wandb does not start: {error}; {remedy}") from error
-        self._run.define_metric("*", step_metric="step")  # steps after a checkpoint come again when a run goes on
+        self._run.define_metric("*", step_metric="step")  # a resumed run repeats the steps after its checkpoint
 
     def write(self, record: dict[str, Any]) -> None:
         self._run.log({"step": record["step"], **numbers(record)})

@@ -86,14 +86,14 @@ def fit(
     Args:
         workdir: the run's folder, here or in a bucket; made if it does not exist. `run_folder` lists its files.
         progress: whether to show a progress bar and messages; None: a bar on a terminal, a line a minute elsewhere.
-        longer: whether a run of fewer steps goes on to as many as `config` has.
-        stop: asked after every step whether to save a checkpoint of it and stop there, as `processes.stopping` does.
+        longer: whether a run with fewer steps may be extended to those of `config`.
+        stop: called after every step; if true, a checkpoint of that step is saved and the run stops. See `processes.stopping`.
 
     Returns:
         The records of metrics.jsonl; see `metrics.StepMetrics`.
 
     Raises:
-        UserError: the configuration or the folder will not do, processes differ, or loss or gradient are not finite.
+        UserError: the configuration or the folder is invalid, processes differ, or the loss or gradient is not finite.
         errors.Stopped: `stop` returned true.
     """
     with remote.training_in(workdir) as (run, bucket):
@@ -111,7 +111,7 @@ def _fit(
 ) -> list[dict[str, Any]]:
     """`fit` in a local folder; `bucket` is the run it is a copy of, if any."""
     begun = time.perf_counter()
-    # What the configuration and the folder get wrong: before anything is printed, and before the data are read.
+    # Check the configuration and the folder before anything is printed, and before the data are read.
     resources.keep_freed_memory()
     differ = "the processes have different configurations; give all of them the same command"
     agreement.check_same(configs.to_json(config), differ)
@@ -138,7 +138,7 @@ def _fit(
         tokenizer = find_tokenizer(config.data.tokenizer, map(copies.local, config.data.sources()))
         before_start = None
         if config.start and not latest:
-            # In another vocabulary the ids would stand for other words, and the shapes may be the same.
+            # In another vocabulary, ids would mean other words, even if the shapes are the same.
             start = bundled.find(config.start)
             before_start = run_folder.read_config(start)
             start_hash = load_tokenizer(start, before_start.data.tokenizer).hash
@@ -153,7 +153,7 @@ def _fit(
             log(f"encoding {pattern.describe(config)}")
             if before_start is not None:
                 theirs, ours = (_encoding(each) for each in (before_start, config))
-                if theirs != ours:  # many have the same parameters, or none
+                if theirs != ours:  # many encodings have the same parameters, or none
                     log(f"config.start={config.start} has encoding={theirs}; it goes on with {ours}")
             for line in duration.describe(config, known, devices, latest):
                 log(line)
@@ -167,7 +167,7 @@ def _fit(
         gradient_of = make_gradient(config, graph)
         held_out = held_out_loss(config, tokenizer, gradient_of, mesh) if config.eval_every else None
 
-        # The run's folder. It is claimed, and made, after all else that may be refused: a mistake leaves no folder behind.
+        # The run's folder. It is claimed, and created, after all other checks, so that a mistake leaves no folder behind.
         if first:
             claim = run_folder.claim(run, config, tokenizer, longer=longer, moved=trained_on == data.data)
             steps_before = stack.enter_context(claim)
@@ -195,12 +195,12 @@ def _fit(
         else:
             state = initial_state(initialise, config.start, shardings)
             if first:
-                (run / METRICS).unlink(missing_ok=True)  # of a training that was killed before its first checkpoint
+                (run / METRICS).unlink(missing_ok=True)  # left by a training killed before its first checkpoint
         peak, per_step = counts.peak(devices[0].device_kind), counts.step_operations(config, known)
         full_speed = None if peak is None else len(devices) * peak / per_step * config.sequences * config.context
         meter = stack.enter_context(metering(config, run, done=done, progress=progress, full_speed=full_speed))
         if first:
-            run_folder.renew(run, config)  # only now: a run that cannot go on keeps its configuration
+            run_folder.renew(run, config)  # only now: a run that cannot resume keeps its configuration
 
         # The steps.
         update = make_step(config, graph, tx, shardings)
@@ -222,15 +222,15 @@ def _fit(
             meter.take(step, metrics)
             if step == done + 1:
                 log(f"compiled in {duration.span(time.perf_counter() - compiling)}; step {step:,} is running")
-                jax.block_until_ready(metrics)  # before it there is nothing to stop for
+                jax.block_until_ready(metrics)  # before this step is done, a stop has nothing to save
             if held_out is not None and (last or step % config.eval_every == 0):
                 meter.measure(functools.partial(held_out, state))
             stopped = stop(step) and not last
             if stopped or last or step % config.checkpoint_every == 0:
-                # No run could go on from a checkpoint with NaN. The loss of this step is that of the parameters before
+                # No run could resume from a checkpoint with NaN. The loss of this step belongs to the parameters before
                 # its update, so it does not show what the update did.
                 meter.flush()
-                if not agreement.all_processes(_all_finite(state)):  # all end, or all go on to save
+                if not agreement.all_processes(_all_finite(state)):  # all end, or all save
                     meter.diverge(f"step {step}: the parameters or the optimiser's moments are not finite after it")
                 checkpoints.save(step, state, data)
             if stopped:

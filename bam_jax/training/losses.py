@@ -1,4 +1,4 @@
-"""Losses of tokens as a sum and a weight, never as a mean of means."""
+"""Token losses as a sum and a weight, never as a mean of means."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from bam_jax.models.layers import head_logits, wide
 from bam_jax.parallel.sharding import BATCH, CONTEXT, TENSOR, TEXT, ambient_mesh
 from bam_jax.system.platform import device_kind, platform
 
-_ROWS = 128  # Chunks have a multiple of so many rows, as matrix units do.
+_ROWS = 128  # Chunks have a multiple of this many rows, as matrix units do.
 
 
 def cross_entropy(
@@ -29,9 +29,9 @@ def cross_entropy(
 
     sum_n w_n (logsumexp_v(z_nv) - z_n(target_n)) with z_nv = h_n . K_v + b_v, in nats, and sum_n w_n.
 
-    Rows go through the head `chunk` at a time, so that at most [chunk, V] logits exist. Where a gradient is wanted, it is
+    Rows go through the head `chunk` at a time, so that at most [chunk, V] logits exist. If a gradient is needed, it is
     computed with the loss, chunk by chunk, and the backward pass only scales it. Matrices keep the dtype of `rows`; logits
-    and the loss are float32 (float64 for float64 rows). A weight of 0 leaves a target out.
+    and the loss are float32 (float64 for float64 rows). A weight of 0 excludes a target.
 
     >>> total, weight = cross_entropy(
     ...     jnp.zeros((3, 4)), jnp.ones((4, 8)), None, jnp.array([1, 2, 3]), jnp.array([1.0, 1.0, 0.0]), chunk=2)
@@ -43,7 +43,7 @@ def cross_entropy(
     kernel = kernel.astype(rows.dtype)
     if count <= chunk:
         return _sum_of_losses(kernel, bias, *flat), flat[2].sum()
-    # The same number of chunks, but all of one size, so that the last has little padding.
+    # The same number of chunks, but of equal size, so that the last has little padding.
     alike = -(-count // -(-count // chunk))
     chunk = min(chunk, alike + -alike % _ROWS)
     pad = -count % chunk  # rows of weight 0
@@ -55,8 +55,8 @@ def cross_entropy(
 def chunk_rows(vocab: int) -> int:
     """Rows per chunk of `cross_entropy`.
 
-    On a chip of `counts.MEMORY` the largest power of two whose float32 logits take at most 1/64 of the memory. Every chunk reads
-    the head and adds to its gradient, so a few large chunks move fewer bytes. On other devices the logits take 128 MiB.
+    On a chip in `counts.MEMORY`: the largest power of two whose float32 logits take at most 1/64 of the memory. Every chunk reads
+    the head and adds to its gradient, so a few large chunks move fewer bytes. On other devices, the logits take 128 MiB.
     """
     memory = counts.memory(device_kind())
     if memory is None:
@@ -66,7 +66,7 @@ def chunk_rows(vocab: int) -> int:
 
 def _sum_of_losses(kernel: Array, bias: Array | None, rows: Array, targets: Array, weights: Array) -> Array:
     """The weighted loss of rows whose logits fit into memory."""
-    # Wide operands need no gradient of their own, and keep their derivatives of gradients.
+    # Wide operands need no custom gradient, and so keep second-order gradients.
     product = head_logits(rows, kernel, None) if rows.dtype == wide(rows) else _narrow_product(rows, kernel)
     logits = product if bias is None else product + bias
     normaliser = sum(_log_of_sum(logits)) if _whole_rows_on_gpus() else jax.nn.logsumexp(logits, axis=1)
@@ -75,14 +75,14 @@ def _sum_of_losses(kernel: Array, bias: Array | None, rows: Array, targets: Arra
 
 @jax.custom_jvp
 def _log_of_sum(logits: Float[Array, "N V"]) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-    """The two summands of `jax.nn.logsumexp` of each row, in one pass over the logits where that takes two.
+    """The two summands of `jax.nn.logsumexp` of each row, in one pass over the logits; `logsumexp` itself takes two passes.
 
-    They are the largest logit m and log sum_v exp(z_v - m), in the logits' dtype. The first counts as a constant: that of the
-    sum does not depend on it.
+    They are the largest logit m and log sum_v exp(z_v - m), in the logits' dtype. The derivative treats m as a constant, because
+    the sum of both does not depend on it.
     """
 
     def merge(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
-        # Of each part its largest logit m and its sum of exp(logit - m).
+        # Each part has its largest logit m and its sum of exp(logit - m).
         (m, total), (n, summand) = one, other
         less = jnp.where(m == n, 1, jnp.exp(-jnp.abs(m - n)))  # also where both are infinite
         return jnp.maximum(m, n), jnp.where(m > n, total + summand * less, total * less + summand)
@@ -96,7 +96,7 @@ def _log_of_sum(logits: Float[Array, "N V"]) -> tuple[Float[Array, " N"], Float[
 def _slope_of_sum(primals: tuple[Array], tangents: tuple[Array]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     (logits,), (slopes,) = primals, tangents
     largest, rest = _log_of_sum(logits)
-    # Less the largest first, which rounds nothing that matters: large logits would round their difference from the sum.
+    # Subtract the largest first, which loses no digits that matter: large logits would round their difference from the sum.
     weights = jnp.exp(logits - largest[:, None] - rest[:, None])
     return (largest, rest), (jnp.zeros_like(largest), jnp.sum(weights * slopes, axis=1))
 
@@ -106,12 +106,12 @@ def _chosen(logits: Float[Array, "N V"], targets: Int[Array, " N"]) -> Float[Arr
     """The logits of the targets."""
     if _whole_rows_on_gpus():  # a sum would read all logits once more
         return jnp.take_along_axis(logits, targets[:, None], axis=1, mode="clip")[:, 0]
-    # Where devices share the vocabulary, a sum needs no more than a number of each to be sent.
+    # Where devices share the vocabulary, a sum makes each device send only one number per row.
     return _sum_of_chosen(logits, targets)
 
 
 def _whole_rows_on_gpus() -> bool:
-    """Whether GPUs run this, each of which has whole rows of logits."""
+    """Whether this runs on GPUs that each have whole rows of logits."""
     return platform() == "gpu" and jax.sharding.get_abstract_mesh().shape.get(TENSOR, 1) == 1
 
 
@@ -122,15 +122,15 @@ def _sum_of_chosen(logits: Array, targets: Array) -> Array:
 
 @_chosen.defjvp
 def _slope_of_chosen(primals: tuple[Array, Array], tangents: tuple[Array, Any]) -> tuple[Array, Array]:
-    # The sum's derivative: a look-up would be transposed to a scatter, and this fuses with the rest of the logits' gradient.
+    # The derivative of the sum, which fuses with the rest of the logits' gradient. A lookup would be transposed to a scatter.
     return _chosen(*primals), _sum_of_chosen(tangents[0], primals[1])
 
 
 @jax.custom_vjp
 def _narrow_product(rows: Array, kernel: Array) -> Array:
-    """The logits of narrow rows, such that the gradient's products have operands as narrow."""
-    # JAX would widen one of each to the type of the logits' cotangent, float32, which a GPU's tensor cores multiply at half
-    # the rate by the data sheet. A TPU narrows both by itself.
+    """The logits of narrow rows, with a gradient whose products have equally narrow operands."""
+    # JAX would widen one operand of each product to float32, the dtype of the logits' cotangent, which a GPU's tensor cores
+    # multiply at half the rate, by the data sheet. A TPU narrows both operands by itself.
     return head_logits(rows, kernel, None)
 
 
@@ -149,7 +149,7 @@ _narrow_product.defvjp(_product_forward, _product_backward)
 
 
 def _sum_recomputed(kernel: Array, bias: Array | None, *blocks: Array) -> Array:
-    """The weighted loss of chunks, whose logits the backward pass computes again."""
+    """The weighted loss of chunks, whose logits the backward pass recomputes."""
 
     @jax.checkpoint  # without it the backward pass would keep the logits of all chunks
     def add(total: Array, block: tuple[Array, ...]) -> tuple[Array, None]:
@@ -167,7 +167,7 @@ def _sum_of_chunks(kernel: Array, bias: Array | None, rows: Array, targets: Arra
 def _sum_and_gradient(
     kernel: Array, bias: Array | None, rows: Array, targets: Array, weights: Array
 ) -> tuple[Array, tuple[Array, Array | None, Array, Array]]:
-    """The weighted loss of chunks and its gradient, with one product of the head less than in two passes."""
+    """The weighted loss of chunks and its gradient. Two passes would need one more product with the head."""
 
     def add(sums: Any, block: tuple[Array, Array, Array]) -> tuple[Any, tuple[Array, Array]]:
         rows, targets, weights = block
@@ -199,7 +199,7 @@ def sharded_cross_entropy(
     targets: Int[Array, "B T"],
     weights: Float[Array, "B T"],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """`cross_entropy` in chunks of the rows that each device has, the vocabulary cut over tensor; of all under no mesh."""
+    """`cross_entropy` in chunks of each device's rows, with the vocabulary sharded over tensor; without a mesh, of all rows."""
     mesh = ambient_mesh()
     if mesh is None:
         return cross_entropy(rows, kernel, bias, targets, weights, chunk=chunk_rows(kernel.shape[1]))
@@ -207,9 +207,9 @@ def sharded_cross_entropy(
     chunk = chunk_rows(kernel.shape[1] // mesh.shape[TENSOR])
 
     def sum_over_devices(*arguments: Any) -> tuple[Array, Array]:
-        # One sum over devices, after the last chunk, and one of the kernel's gradient. Were the chunks cut from rows of all
-        # devices, the compiler would send both once for each chunk.
-        # Preflight's sums of memory are fitted to the form that recomputes.
+        # One sum over devices, after the last chunk, and one of the kernel's gradient. If chunks were cut from the rows of all
+        # devices, the compiler would send both once per chunk.
+        # Preflight's memory sums are fitted to the form that recomputes.
         return jax.lax.psum(cross_entropy(*arguments, chunk=chunk, recompute=True), sharing)
 
     return jax.shard_map(

@@ -22,10 +22,10 @@ from bam_jax.training.run_folder import CHECKPOINTS, DIVERGED, METRICS, latest_c
 class StepMetrics(TypedDict):
     """A line of training: the mean loss in nats; the gradient's norm before clipping; the learning rate.
 
-    The loss is that of a token, as weighted, or of a query among the candidates of its batch. `accuracy` is the share of queries
-    whose own positive is the nearest candidate. `seconds` are those of training so far, and `tokens_per_second` counts since the
-    line before, and `mfu` is their share of the devices' peak, where that is known. Only what every version has written is
-    required.
+    The loss is the weighted loss per token, or that of a query among the candidates of its batch. `accuracy` is the share of
+    queries whose own positive is the nearest candidate. `seconds` is the training time so far, `tokens_per_second` the speed
+    since the previous line, and `mfu` its share of the devices' peak, if that is known. Only the fields that every version has
+    written are required.
     """
 
     step: Natural
@@ -40,7 +40,7 @@ class StepMetrics(TypedDict):
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl, or of its copy in the newest checkpoint where the file has lost its end since."""
+    """The lines of a run's metrics.jsonl, or of its copy in the newest checkpoint if the file has lost its end since."""
     records, step = _read(run / METRICS), latest_checkpoint(run)
     if step <= (records[-1]["step"] if records else 0):
         return records
@@ -55,14 +55,14 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 class Meter:
-    """Takes the metrics of every step, stops at numbers that are not finite, writes and shows the rest.
+    """Takes the metrics of every step, stops at numbers that are not finite, and writes and shows the others.
 
-    To read a step's metrics is to wait for the device. They are read one step late, when the next step has been dispatched:
-    the device works on that one meanwhile, and never waits for Python.
+    Reading a step's metrics waits for the device. They are read one step late, when the next step has been dispatched, so that
+    the device works on that one meanwhile and never waits for Python.
 
     Args:
-        seconds: those of training before.
-        full_speed: tokens a second at the devices' peak; None: unknown.
+        seconds: training time before this start.
+        full_speed: tokens per second at the devices' peak; None: unknown.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Meter:
         self._read_at: float | None = None
         self._durations: list[float] = []
         self._late: tuple[int, jax.Array] | None = None
-        self._mark: tuple[int, float] | None = None  # step and time of the line before
+        self._mark: tuple[int, float] | None = None  # step and time of the previous line
         self._speed = 0.0
         self._held_out: float | None = None
         self._said = ""
@@ -94,7 +94,7 @@ class Meter:
         self._late = step, metrics
 
     def measure(self, held_out: Callable[[], float]) -> None:
-        """Measure the held-out loss after the last step taken; it stands in that step's line."""
+        """Measure the held-out loss after the last step taken; it is written in that step's line."""
         start = time.perf_counter()
         self._held_out = held_out()
         self._said = f", held out {self._held_out:.4f}"
@@ -121,7 +121,7 @@ class Meter:
         if self._read_at is not None:
             self._durations.append(now - self._read_at)
         self._read_at = now
-        if self._mark is None:  # the first step compiles: its time says nothing
+        if self._mark is None:  # the first step includes compilation, so its time is not used
             self._mark = step, now
         before, then = self._mark
         speed = (step - before) * self._tokens / (now - then) if step > before else 0.0
@@ -148,7 +148,7 @@ class Meter:
 
     @property
     def productive(self) -> float:
-        """Seconds that all steps would have taken as long as the median one, without pauses."""
+        """Seconds that all steps would have taken without pauses, each as long as the median step."""
         return (len(self._durations) + 1) * statistics.median(self._durations) if self._durations else 0.0
 
     def diverge(self, what: str) -> NoReturn:

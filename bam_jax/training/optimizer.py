@@ -1,4 +1,4 @@
-"""RAdam and AdamW with the papers' parameter groups, which go by a parameter's name and never by its rank."""
+"""RAdam and AdamW with the papers' parameter groups, which depend on a parameter's name and never on its rank."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from jax.tree_util import keystr
 
 from bam_jax.config import OptimizerConfig
 
-DECAYED = ("kernel", "embedding")  # a scanned stack makes vectors two-dimensional: the rank says nothing
+DECAYED = ("kernel", "embedding")  # a scanned stack makes vectors two-dimensional, so the rank means nothing
 PRIOR = "encoding"
 
 
@@ -34,7 +34,7 @@ def group(name: str) -> str:
 
 
 def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """Linear warm-up to `config.rate`, then a cosine or a straight line down to `config.final` times it.
+    """Linear warm-up to `config.rate`, then cosine or linear decay to `config.final` times that rate.
 
     rate(t) = peak t / warmup for t < warmup, then peak (final + (1 - final) f(u)) with u = (t - warmup) / (steps - warmup),
     where f(u) is (1 + cos(pi u)) / 2 or 1 - u.
@@ -56,7 +56,7 @@ def make(config: OptimizerConfig, steps: int, params: Any) -> optax.GradientTran
 
     p <- p - rate(t) m_g (u + decay [p decays] p), with u the (R)Adam direction of the gradient clipped by its
     global norm and m_g the multiplier of the group, `config.prior_rate` for 'prior' and 1 for 'rest'.
-    RAdam takes plain momentum while its rho is at most 5, as PyTorch does; of PyTorch's it differs only in
+    RAdam uses plain momentum while its rho is at most 5, as in PyTorch. It differs from PyTorch's only in
     adding epsilon (1e-8) after the bias correction of the second moment, as Adam does.
 
     Source: BAM appendix C and the authors' code; Liu et al. 2020, "On the variance of the adaptive learning

@@ -35,10 +35,10 @@ ATTEMPTS = 20
 _RECORDS = "results"
 _PROFILE = "profile/"
 _PREFIX = "bam_jax-run-"
-_OF_TRAINING = (CONFIG, METRICS, DIVERGED)  # which no other command uploads
+_OF_TRAINING = (CONFIG, METRICS, DIVERGED)  # no other command uploads these
 _LONGEST = 3600  # seconds that the other processes wait for the last upload of process 0
-_YOUNG = 60  # seconds for which nobody may hold a folder yet
-_LARGE = 2**27  # bytes whose transfer is announced
+_YOUNG = 60  # seconds during which a new folder may not be held yet
+_LARGE = 2**27  # bytes above which a transfer is announced
 _READ = ("model", "data")
 """The parts of a checkpoint that commands read: all but the optimiser's state."""
 
@@ -55,7 +55,7 @@ class RemoteRun:
         self.address = _address(address)
         self.bucket = Bucket(self.address)
         self._folder = _temporary(name)
-        # Until this process ends, however it does: others remove folders that nobody holds.
+        # Held until this process ends, in whatever way. Other processes remove folders that no process holds.
         self._alive = os.open(self._folder, os.O_RDONLY)
         fcntl.flock(self._alive, fcntl.LOCK_SH)
         self.path = self._folder / self.address.rpartition("/")[2]
@@ -63,7 +63,7 @@ class RemoteRun:
         self.lease: Lease | None = None  # of a training
         self._uploaded = uploaded
         self._versions: dict[str, Found] = {}  # of the objects that were copied
-        self._same: dict[str, tuple[int, int]] = {}  # time and size of the files here that are as in the bucket
+        self._same: dict[str, tuple[int, int]] = {}  # time and size of the local files that equal those in the bucket
         self._recorded = 0  # bytes of results.jsonl that the bucket has
         self._lock = threading.Lock()
         self._replaced: Replaced | None = None
@@ -132,11 +132,11 @@ class RemoteRun:
             self._same |= {name: _stamp(self.path / name) for name in here}
 
     def push(self) -> None:
-        """Upload what was written here since the last time, besides checkpoints."""
+        """Upload what was written here since the last upload, except checkpoints."""
         with self._lock:
             now = self._written()
             self._check_lease()
-            for name in sorted(now, key=lambda name: name != CONFIG):  # without it the rest is no run
+            for name in sorted(now, key=lambda name: name != CONFIG):  # first: without it, the rest is not a run
                 if now[name] != self._same.get(name):
                     with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                         self.bucket.write(name, (self.path / name).read_bytes())
@@ -204,7 +204,7 @@ class RemoteRun:
                 what = f"{error or type(error).__name__}; the local copy is kept in {kept / self.path.name}"
                 if isinstance(error, UserError) and not failed:
                     raise Unwritten(what) from error
-                console.log(what)  # what made the block fail is raised
+                console.log(what)  # the error of the block itself is raised
                 if not failed:
                     raise
 
@@ -219,7 +219,7 @@ class RemoteRun:
                 console.log(f"upload failed, retrying in {PERIOD:.0f} s: {error}")
 
     def _is_changed(self, name: str) -> bool:
-        """True of a file that was written here since it was copied."""
+        """Whether a file was written here since it was copied."""
         path = self.path / name
         return name in self._same and path.exists() and _stamp(path) != self._same[name]
 
@@ -228,7 +228,7 @@ class RemoteRun:
             self.lease.check()
 
     def _download(self, names: Collection[str], sizes: Mapping[str, Found]) -> None:
-        with lock.hold(self._folder / lock.NAME):  # against the processes that share the folder
+        with lock.hold(self._folder / lock.NAME):  # other processes may share the folder
             missing = [name for name in names if name in self._versions or not (self.path / name).exists()]
             for folder in {(self.path / name).parent for name in missing}:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -252,7 +252,7 @@ class RemoteRun:
             self._recorded += len(new)
 
     def _written(self) -> dict[str, tuple[int, int]]:
-        """The files that this process uploads, with their times and sizes; locks and drafts are this machine's alone."""
+        """The files that this process uploads, with their times and sizes; locks and drafts stay on this machine."""
         found = {}
         for folder, folders, names in os.walk(self.path):
             here = Path(folder).relative_to(self.path)
@@ -260,7 +260,7 @@ class RemoteRun:
                 folders[:] = [name for name in folders if name != CHECKPOINTS]
             for name in ((here / name).as_posix() for name in names if name[0] != "."):
                 if name == RESULTS or (self.lease is None and not self._uploaded and name in _OF_TRAINING):
-                    continue  # records are uploaded apart
+                    continue  # records are uploaded separately
                 if name.startswith(self._uploaded) and not (self.path / name).is_symlink():
                     with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                         found[name] = _stamp(self.path / name)
@@ -268,7 +268,7 @@ class RemoteRun:
 
 
 def _temporary(name: str) -> Path:
-    """A temporary folder of this user, after those of killed processes are removed."""
+    """Make a temporary folder of this user, after removing those of killed processes."""
     here = Path(tempfile.gettempdir())
     for each in here.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # another user's, or held
@@ -300,7 +300,7 @@ def _steps(names: Iterable[str]) -> list[int]:
 
 
 def _address(text: str | os.PathLike) -> str:
-    """An address without slashes at its end, but for one that names no bucket: an error shows it as it was given."""
+    """An address without trailing slashes. One that names no bucket is returned as given, so that the error shows it."""
     address = os.fspath(text)
     return address.rstrip("/") if address.partition("://")[2].strip("/") else address
 
@@ -312,7 +312,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def training_in(workdir: str | os.PathLike) -> Iterator[tuple[Path, RemoteRun | None]]:
-    """The folder to train in: that of a path, or the copy of a run at an address, leased by process 0."""
+    """The folder to train in: a local path, or the copy of a run at an address, which process 0 leases."""
     if not files.is_remote(workdir):
         if re.match(r"(gs|gcs|s3):", os.fspath(workdir)):
             raise UserError(
@@ -326,8 +326,8 @@ def training_in(workdir: str | os.PathLike) -> Iterator[tuple[Path, RemoteRun | 
     )
     first = processes.is_first()
     if first:
-        console.log(f"connecting to {address}")  # a bucket that cannot be reached takes a minute
-    # Orbax wants the same path on all hosts, which need not share it.
+        console.log(f"connecting to {address}")  # an unreachable bucket takes a minute to fail
+    # Orbax requires the same path on all hosts, but they need not share the folder.
     here = tempfile.gettempdir()
     differ = f"the processes have different temporary folders, here {here}; set TMPDIR to the same path on every host"
     agreement.check_same(here, differ)
@@ -339,7 +339,7 @@ def training_in(workdir: str | os.PathLike) -> Iterator[tuple[Path, RemoteRun | 
         if first:
             busy = f"workdir {address} is in use by another training; wait for it to end, or give another folder"
             remote.lease = stack.enter_context(Lease(remote.bucket, busy))
-        agreement.all_processes(True)  # nobody reads before the lease
+        agreement.all_processes(True)  # no process reads before the lease is held
         remote.fetch()
         if first and (remote.path / CONFIG).exists():  # else the folder is not ours to clear
             remote.remove_checkpoints()
@@ -365,7 +365,7 @@ def latest_step(address: str) -> int:
 
 
 def fetch_records(pattern: str) -> list[Path]:
-    """Copies, without their weights, of the runs at or below the addresses of a pattern."""
+    """Copies, without weights, of the runs at or below the addresses that match a pattern."""
     found = []
     for address in files.matching(pattern):
         for name in Bucket(address.rstrip("/")).find():

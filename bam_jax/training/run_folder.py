@@ -6,8 +6,8 @@ checkpoints/       see `checkpoint`
 model.safetensors  in place of checkpoints/ if it is not trained on: see `weights`
 metrics.jsonl      see `metrics`
 results.jsonl      see `evals.records`
-profile/           traces of steps, where config.profile_steps asks for them
-diverged           present if the last training ended with numbers that are not finite; it says which
+profile/           traces of steps, if config.profile_steps requests them
+diverged           present if the last training ended with numbers that are not finite; it names them
 .lock              held by the process that trains
 """
 
@@ -33,12 +33,12 @@ from bam_jax.system.extras import import_extra
 CONFIG = "config.json"
 CHECKPOINTS = "checkpoints"
 WEIGHTS = "model.safetensors"
-KEPT = 2  # checkpoints: the newest, and the one before in case that one is damaged
+KEPT = 2  # checkpoints: the newest, and the previous one in case the newest is damaged
 METRICS = "metrics.jsonl"
 RESULTS = "results.jsonl"
-CHECKSUMS = "sums.json"  # of a checkpoint, which it makes whole
+CHECKSUMS = "sums.json"  # of a checkpoint, which is complete only with this file
 DIVERGED = "diverged"
-LEASED = ".leased"  # in a copy of a run in a bucket that is being trained
+LEASED = ".leased"  # in the local copy of a run that is being trained in a bucket
 BUNDLED = Path(__file__).parents[1] / "trained"
 """The folder of the models that come with the package, each a run without checkpoints."""
 
@@ -51,7 +51,7 @@ FREE = (
     "data.workers",
     "optimizer.accumulate",
 )
-"""Fields that a run may go on with other values of, besides the mesh: they change no mathematics."""
+"""Fields that a resumed run may change, besides the mesh: they do not change the mathematics."""
 _DAMAGED = "put it back from a copy, or train into another folder"
 _EDITED = f"put it back from a copy, or take its {jsonl.CRC} out where the change is yours"
 
@@ -64,16 +64,16 @@ def claim(
     longer: bool = False,
     moved: bool = False,
 ) -> Iterator[int]:
-    """Make a folder the run of a configuration, or see that it already is, and keep other processes from claiming it.
+    """Make a folder the run of a configuration, or check that it already is, and keep other processes from claiming it.
 
-    Yields the steps that the run was to have before. The claim ends with the block, or with the process, however that ends.
+    Yields the run's previous total of steps. The claim ends with the block, or when the process ends in whatever way.
     """
     run = Path(workdir)
     check_outside_data(f"workdir {run}", run, config)
     if not (run / CONFIG).exists():
         make_empty(run)
     with lock.hold(run / lock.NAME, f"workdir {run} is in use by another training; give another folder"):
-        # Only now: another process that makes the same run at this moment may have written it meanwhile.
+        # Checked only now, because another process that makes the same run may have written it meanwhile.
         if not (run / CONFIG).exists():
             write_config(run, config)
         elif _is_bare(run) and configs.to_json(read_config(run)) != configs.to_json(config):
@@ -88,7 +88,7 @@ def claim(
 
 
 def is_claimed(run: Path) -> bool:
-    """True if a process trains into a run's folder at this moment."""
+    """Whether a process is training into a run's folder at this moment."""
     return (run / LEASED).exists() or lock.is_held(run / lock.NAME)
 
 
@@ -109,7 +109,7 @@ def _steps(run: Path) -> list[int]:
 
 
 def _is_bare(run: Path) -> bool:
-    """True of a folder in which nothing is trained yet: it has no checkpoint, no weights and no record."""
+    """Whether nothing has been trained in a folder yet: it has no checkpoint, no weights and no record."""
     return not (latest_step(run) or ((run / METRICS).exists() and (run / METRICS).stat().st_size))
 
 
@@ -151,7 +151,7 @@ def write_config(run: Path, config: Config) -> None:
 
 
 def renew(run: Path, config: Config) -> None:
-    """Record the steps and the paths of the data with which a claimed run goes on, if they changed."""
+    """Write the number of steps and the data paths with which a claimed run resumes, if they changed."""
     before, now = _fields(read_config(run)), _fields(config)
     renewed = ["steps", *filter(_is_place, before.keys() | now.keys())]
     if any(before.get(name) != now.get(name) for name in renewed):
@@ -185,7 +185,7 @@ def _train(run: str | os.PathLike) -> str:
 
 
 def vocabulary_size(config: Config, tokenizer: tokenizers.Tokenizer) -> int:
-    """Entries of the model's vocabulary: `config.model.vocab`, or the tokenizer's, padded where that is customary."""
+    """Size of the model's vocabulary: `config.model.vocab`, or the tokenizer's size, padded where that is customary."""
     size = config.model.vocab or tokenizer.padded
     if size < tokenizer.size:
         less = f"config.model.vocab={size} is less than the {tokenizer.size} of tokenizer {tokenizer.name!r}"
@@ -194,14 +194,14 @@ def vocabulary_size(config: Config, tokenizer: tokenizers.Tokenizer) -> int:
 
 
 def check_outside_data(name: str, path: Path, config: Config) -> None:
-    """Refuse to write a file or a folder, which an error calls `name`, among the data of a run."""
+    """Refuse to write a file or a folder among the data of a run; the error calls it `name`."""
     for _, part in config.data.parts().values():
         for source in {part.source, part.held_out_source} - {""}:
             corpus.check_outside(name, path, source)
 
 
 def check_empty(run: Path) -> None:
-    """Refuse a folder that is not empty but for hidden files, such as a lock, or that could not be made."""
+    """Reject a folder that contains anything but hidden files, such as a lock, or that could not be made."""
     above, what = next(path for path in (run, *run.absolute().parents) if path.exists()), ""
     if not above.is_dir():
         what = "is a file, not a run" if above == run else f"cannot be made: {above} is a file"
@@ -221,7 +221,10 @@ def make_empty(run: Path) -> None:
 
 
 def check_configuration(run: Path, config: Config, longer: bool, moved: bool = False) -> int:
-    """Check a run's configuration but for `FREE`, the mesh, and what `longer` and `moved` allow; returns the run's steps."""
+    """Check that a run's configuration is the same, except `FREE`, the mesh, and what `longer` and `moved` allow.
+
+    Returns the run's steps.
+    """
     if _is_bare(run):  # nothing is trained yet: all fields may differ
         return config.steps
     theirs, ours = _fields(read_config(run)), _fields(config)
@@ -230,7 +233,7 @@ def check_configuration(run: Path, config: Config, longer: bool, moved: bool = F
             continue
         if longer and name == "steps" and theirs[name] < config.steps:
             continue
-        # by their text: as values, 1, 1.0 and True are equal
+        # compared as text, because the values 1, 1.0 and True are equal
         there, here = [repr(tree[name]) if name in tree else "nothing" for tree in (theirs, ours)]
         if there != here:
             resume = "use that configuration to resume it (more config.steps train it longer)"
@@ -245,5 +248,5 @@ def _fields(config: Config) -> dict[str, Any]:
 
 
 def _is_place(name: str) -> bool:
-    """True of a field that says where the text lies that is trained on, of one source or of a mixture's."""
+    """Whether a field is the location of the training text, of a single source or of one in a mixture."""
     return name.startswith("data.") and name.endswith(".source")

@@ -1,4 +1,4 @@
-"""What a training takes from the run that it starts from, besides its parameters."""
+"""What a training takes, besides parameters, from the run that it starts from."""
 
 import os
 from collections.abc import Mapping
@@ -12,18 +12,18 @@ from bam_jax.system.errors import UserError
 from bam_jax.training import bundled, remote, run_folder
 
 SIZES = "family layers width heads kv_heads hidden vocab tied qkv_bias qk_norm gate sinks".split()
-"""Fields of the model that decide which parameters there are, without those of its encoding."""
+"""Fields of the model that determine which parameters it has, except those of its encoding."""
 CONSTANTS = "norm_epsilon soft_cap".split()
 """Fields that the parameters were trained with, and that another training may change."""
 
 
 def sizes(changes: Mapping[str, Any], workdir: str | os.PathLike) -> dict[str, Any]:
-    """The model's sizes and the tokenizer of the run `changes["start"]`, as changes beside the others; {} without a start.
+    """The model's sizes and the tokenizer of the run `changes["start"]`, as additional changes; {} without a start.
 
-    A training that is resumed has them from its own folder: the run may be gone.
+    A resumed training takes them from its own folder, because the run may be gone.
 
     Raises:
-        UserError: the changes have another size; or there is no such run.
+        UserError: the changes contradict a size, or there is no such run.
     """
     start = changes.get("start", "")
     if not start:

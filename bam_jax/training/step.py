@@ -1,4 +1,4 @@
-"""One step of training: the state that it takes and gives, how devices share that, and the jitted function."""
+"""One step of training: its state, how devices share the state, and the jitted function."""
 
 import functools
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def define_training(
 
 
 def initial_state(initialise: Callable[[], State], start: str = "", shardings: Shardings | None = None) -> State:
-    """The state before the first step; with `start`, a run, its model is that run's and its optimiser new."""
+    """The state before the first step; with `start`, a run, it has that run's model and a new optimiser."""
     state = jit_once(initialise, shardings)()
     if start:
         state["model"] = checkpoint.restore_parameters(bundled.find(start), state["model"])
@@ -45,13 +45,13 @@ def initial_state(initialise: Callable[[], State], start: str = "", shardings: S
 
 def jit_once(function: Callable[[], State], shardings: Shardings | None = None) -> Callable[[], State]:
     """Jit a function for a single call, straight into shards."""
-    # XLA for CPUs would optimise initialisers for ten times as long as one call takes.
+    # XLA for CPUs would spend ten times as long on optimising initialisers as one call takes.
     quick = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
     return jax.jit(function, compiler_options=quick, out_shardings=shardings)
 
 
 def state_shardings(state: State, tx: optax.GradientTransformation, mesh: jax.sharding.Mesh) -> Shardings:
-    """The sharding of every array of the state: parameters by `sharding.RULES`, and what the optimiser keeps of each like it."""
+    """The sharding of every array of the state: parameters by `sharding.RULES`, optimiser arrays like their parameters."""
     params, frozen = [sharding.parameter_shardings(state["model"][name], mesh) for name in ("params", "frozen")]
     like, other = lambda _, like: like, lambda _: sharding.replicated(mesh)
     moments = optax.tree.map_params(tx, like, state["optimizer"], params, transform_non_params=other)
@@ -68,24 +68,24 @@ def make_step(
 ) -> Callable[[State, dict[str, Any]], tuple[State, jax.Array]]:
     """The jitted optimiser step `(state, batch) -> (state, metrics)`; it donates the state.
 
-    Metrics are [loss, gradient norm, accuracy if contrastive]. With shardings (`state_shardings`) the step is called under
-    `jax.set_mesh`; without, nothing is cut.
+    Metrics are [loss, gradient norm, accuracy if contrastive]. With shardings (`state_shardings`), the step is called under
+    `jax.set_mesh`; without them, nothing is sharded.
     """
 
     def cut_like_parameters(gradient: Any) -> Any:
-        # Without it the compiler may keep all of a gradient on every device, before the optimiser takes its part.
+        # Without this, the compiler may keep the whole gradient on every device until the optimiser takes its part.
         if shardings is None:
             return gradient
         return jax.lax.with_sharding_constraint(gradient, shardings["model"]["params"])
 
     gradient_of = make_gradient(config, graph, cut_like_parameters)
 
-    # The new state takes the memory of the old one: two of them would not fit beside each other.
+    # The new state reuses the memory of the old one, because both would not fit at once.
     @functools.partial(jax.jit, donate_argnums=0, out_shardings=None if shardings is None else (shardings, None))
     def step(state: State, batch: dict[str, Any]) -> tuple[State, jax.Array]:
         params, frozen = state["model"]["params"], state["model"]["frozen"]
         key = None
-        if config.model.attention_dropout:  # others in every step, and the same where a run goes on
+        if config.model.attention_dropout:  # a new key in every step, and the same one in a resumed run
             count = optax.tree.get_all_with_path(state["optimizer"], "count")[0][1]
             key = jax.random.fold_in(jax.random.key(config.seed), count)
         (loss, *others), gradient = gradient_of(params, frozen, batch, key)
@@ -101,9 +101,9 @@ def make_gradient(
 ) -> Callable[..., tuple[tuple[jax.Array, ...], Any]]:
     """The function (params, frozen, batch, key = None) -> ((loss, ...), gradient) of the run's task.
 
-    With a key, attention weights are dropped as the configuration says; without one, as in evaluation, none is.
+    With a key, attention weights are dropped as configured; without one, as in evaluation, none are.
     `cut` constrains a gradient to the shardings of the parameters. The loss of tokens is sum_n w_n nll_n / sum_n w_n over the
-    whole batch, also when it is cut into micro-batches, whose gradients are added up.
+    whole batch, even if it is split into micro-batches, whose gradients are added up.
     """
     count = config.optimizer.accumulate
     if config.data.contrastive:
@@ -122,8 +122,8 @@ def make_gradient(
     def gradient_of(
         params: Any, frozen: Any, batch: dict[str, Any], key: jax.Array | None = None
     ) -> tuple[tuple[jax.Array, ...], Any]:
-        # The weight of the whole batch, so that micro-batches of other weights add up to the same gradient. A batch of pads
-        # alone teaches nothing, and must not divide by zero.
+        # The weight of the whole batch, so that micro-batches of different weights add up to the same gradient. A batch of only
+        # padding has a zero gradient, and must not divide by zero.
         weight = jnp.maximum(batch["weights"].sum(), 1e-6)
 
         def value_and_gradient(part: dict[str, Any], key: jax.Array | None) -> tuple[tuple[jax.Array, ...], Any]:

@@ -1,6 +1,6 @@
-"""A run without its training: the model's arrays in one file, `model.safetensors`, in the place of `checkpoints/`.
+"""A run without its training state: the model's arrays in one file, `model.safetensors`, in place of `checkpoints/`.
 
-What reads a run reads such a folder as well, but it has no optimiser's state, so that no training goes on in it.
+All code that reads a run also reads such a folder. It has no optimiser state, so its training cannot be resumed.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
 from bam_jax.training import run_folder
 
-KEPT = ("results.jsonl", run_folder.METRICS)  # what was measured of a run goes with its weights
+KEPT = ("results.jsonl", run_folder.METRICS)  # a run's measurements go with its weights
 
 
 def write(folder: Path, config: Config, tokenizer: Tokenizer, tree: dict[str, Any], step: int) -> None:
@@ -31,13 +31,13 @@ def write(folder: Path, config: Config, tokenizer: Tokenizer, tree: dict[str, An
     save_tokenizer(tokenizer, folder)
     arrays = {_name(path): np.asarray(value) for path, value in jax.tree_util.tree_leaves_with_path(tree)}
     contents = library.save(arrays, metadata={"step": str(step), "crc32": str(_checksum(arrays))})
-    files.write_atomically(folder / run_folder.WEIGHTS, contents)  # last: without it the folder is no run
+    files.write_atomically(folder / run_folder.WEIGHTS, contents)  # last: without it, the folder is not a run
 
 
 def read(
     folder: Path, like_of: Callable[[dict[str, tuple[int, ...]]], dict[str, Any]], changes: str = ""
 ) -> dict[str, Any]:
-    """A model's arrays, which must be those of a tree made of their shapes by name, and put where its shardings say."""
+    """Read a model's arrays. They must match the tree that `like_of` makes of their shapes by name, and get its shardings."""
     library, path = import_extra("safetensors", "model.safetensors", "train"), folder / run_folder.WEIGHTS
     try:
         regular.size(path)
@@ -56,7 +56,7 @@ def read(
 
 
 def check_shapes(says: str, saved: dict[str, tuple[int, ...]], wanted: dict[str, tuple[int, ...]]) -> None:
-    """Check that the saved arrays of a model are those that are wanted."""
+    """Check that the saved arrays of a model have the names and shapes that are wanted."""
     for name in sorted(saved.keys() | wanted.keys()):
         there, here = saved.get(name, "nothing"), wanted.get(name, "nothing")
         if there != here:
@@ -66,7 +66,7 @@ def check_shapes(says: str, saved: dict[str, tuple[int, ...]], wanted: dict[str,
 
 
 def copy_records(run: Path, folder: Path) -> None:
-    """Copy what was measured of a run to where its weights are."""
+    """Copy a run's measurements to the folder of its weights."""
     for name in KEPT:
         with contextlib.suppress(FileNotFoundError):
             files.write_atomically(folder / name, regular.read(run / name, regular.RECORDS))
@@ -81,5 +81,5 @@ def _checksum(arrays: dict[str, np.ndarray]) -> int:
 
 
 def _name(path: tuple[Any, ...]) -> str:
-    """The name of an array: its place in the tree, as in params.layers.attention.query.kernel."""
+    """The name of an array: its path in the tree, as in params.layers.attention.query.kernel."""
     return jax.tree_util.keystr(path, simple=True, separator=".")
