@@ -2,9 +2,9 @@
 
     worth[l, h] = loss of the model without head h of layer l - loss of the model,   nats a token
 
-At several lengths it shows which heads lose their use, or cost more than they give, beyond the training length. Nothing is
-retrained, so heads that stand in for each other are each worth little. All heads of one number are also ablated at once: the
-first heads of a ladder are long-range in every layer.
+At several lengths it shows which heads become useless, or do more harm than good, beyond the training length. Nothing is
+retrained, so heads that can replace each other are each worth little. All heads with the same number are also ablated at once:
+the first heads of a ladder are long-range in every layer.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from bam_jax.system.errors import UserError
 
 FILE = "ablation.jsonl"
 TOKENS = 2**15
-"""Tokens of held-out text, as many as of a perplexity."""
+"""Tokens of held-out text, as many as for perplexity."""
 MEMORY = 2.0**31
 """Bytes for activations."""
 
@@ -57,10 +57,10 @@ def measure(
     allow: Collection[str] = (),
     progress: bool | None = None,
 ) -> list[dict[str, Any]]:
-    """Measures what each head of a run's newest checkpoint is worth.
+    """Measure the worth of each head of a run's newest checkpoint.
 
-    A record has `layer`, `head`, `length`, `tokens` of sequences of that length, `loss` of the whole model, and `worth`, both
-    in nats a token. Where `layer` is None, all heads of that number are ablated at once.
+    A record has `layer`, `head`, `length`, `tokens` of sequences of that length, `loss` of the whole model, and `worth`, both in
+    nats a token. If `layer` is None, all heads of that number are ablated at once.
     """
     lengths, tokens = sorted({*lengths}), tokens or TOKENS
     if lengths[0] < 1:
@@ -71,7 +71,7 @@ def measure(
     opened.require_decoder("which foretells no token")
     config, decoder = opened.config, opened.model
     decoder.check_length(lengths[-1])
-    decoder.config = dataclasses.replace(config.model, scan=True)  # one layer is compiled in place of each
+    decoder.config = dataclasses.replace(config.model, scan=True)  # compiles one layer instead of each
     text = opened.first_tokens(tokens + 1)
     layers, heads = range(config.model.layers), range(config.model.heads)
     left_out = {(layer, head): [(layer, head)] for layer in layers for head in heads}

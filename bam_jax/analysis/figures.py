@@ -47,7 +47,7 @@ def prior_weights(learned: Heads, context: int) -> np.ndarray:
     p(j) = exp(b(i, j)) / sum_j' exp(b(i, j')),   j <= i = context - 1
     """
     layers = (GeneralisedGaussian(*layer) for layer in zip(*map(jnp.asarray, learned), strict=True))
-    # The priors go by distance, nearest first; pages and figures go by position, the query last.
+    # The priors are ordered by distance, nearest first; pages and figures by position, the query last.
     return np.stack([theory.prior_by_distance(layer, context)[:, ::-1] for layer in layers]).astype(np.float64)
 
 
@@ -58,7 +58,7 @@ def draw_priors(run: Path, length: int = 0) -> Figure:
 
 
 def draw_classes(run: Path, length: int = 0) -> Figure:
-    """The prior of a head of each class, the middle one by shape, beside NoPE's and ALiBi's. Source: BAM, figure 1."""
+    """The prior of one head of each class, the middle one by shape, next to those of NoPE and ALiBi. Source: BAM, figure 1."""
     found = learned_priors(run)
     length = length or run_folder.read_config(run).context
     shapes, weights = found.shape.ravel(), prior_weights(found, length).reshape(-1, length)
@@ -77,7 +77,7 @@ def draw_classes(run: Path, length: int = 0) -> Figure:
 
 
 def draw_attention(run: Path, length: int = 0, allow: Collection[str] = ()) -> Figure:
-    """Attention in a passkey prompt of the head of each class whose last query sees most of the key. Source: BAM, figure 4.
+    """Attention in a passkey prompt: of each class, the head whose last query gives the key most weight. Source: BAM, figure 4.
 
     The key is at the start. The paper's prompt has 841 tokens, the toy prompt four training contexts.
     """
@@ -123,7 +123,7 @@ def draw_records(records: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def draw_biases(runs: Runs, length: int = 0, allow: Collection[str] = ()) -> Figure:
-    """The bias of every head of the last layer on a held-out text; of several runs, three heads each.
+    """The bias of every head of the last layer on a held-out text; for several runs, three heads each.
 
     A method that adds no bias, such as RoPE, is drawn by its scores q.k / sqrt(D). Source: CABLE, figures 4 and 8 to 15.
     """

@@ -26,7 +26,7 @@ from bam_jax.system.errors import UserError
 
 FILE = "heads.jsonl"
 SHARES = (0.5, 0.9, 0.99)
-"""Shares of the prior's mass whose distances are given."""
+"""Shares of the prior's mass for which distances are reported."""
 WINDOWS = 16
 """Windows of the text over which measurements are averaged."""
 BLOCK = 2**22
@@ -65,7 +65,7 @@ def coupling(q: Float[Array, "1 T H D"], k: Float[Array, "1 S K D"], scoring: Sc
 
 
 def last_prior(attention: Attention, q: Array, k: Array, scoring: Scoring, keys: int) -> Float[Array, "H N"] | None:
-    """The prior of a query with `keys` keys over their distances; None if it depends on another text than was scored.
+    """The prior of a query with `keys` keys over their distances; None if it depends on text that was not scored.
 
     `q`, `k` and `scoring` are those of a text [1, T] from `Decoder.scorings`.
     """
@@ -92,11 +92,11 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Measures the heads of a run's newest checkpoint.
 
-    A record has `layer`, `head`; of BAM `shape`, `log_scale`, `loc`, `class`; under Scalable Softmax `scale`; `reach`, by
-    number of keys, the distances that hold `shares` of the prior's mass; and of a held-out text of `tokens` tokens, for
-    windows that end at `positions`, the means of `theory.Terms`, which add up to -ln Z. Scalable Softmax's factor is part
-    of the prior where the model has it inside. A sink's share of the weights is ignored. In a pattern of layers `encoding`
-    is the layer's own.
+    A record has `layer` and `head`; for BAM, `shape`, `log_scale`, `loc` and `class`; under Scalable Softmax, `scale`; `reach`,
+    by number of keys, the distances that contain `shares` of the prior's mass; and, for a held-out text of `tokens` tokens, the
+    means of `theory.Terms`, which add up to -ln Z, over windows that end at `positions`. Scalable Softmax's factor is part of the
+    prior if the model applies it inside. A sink's share of the weights is ignored. In a pattern of layers, `encoding` is the
+    layer's own.
     """
     opened = open_run(run, overrides=overrides, allow=allow)
     config, decoder = opened.config, opened.model
@@ -170,7 +170,7 @@ def _put(records: list[dict[str, Any]], name: str, values: Any) -> None:
 
 
 def write(run: Path, records: Sequence[dict[str, Any]], name: str = FILE) -> Path:
-    """Writes records into the run's folder, in place of earlier ones."""
+    """Write records into the run's folder, replacing earlier ones."""
     files.write_atomically(run / name, "".join(json.dumps(record) + "\n" for record in records))
     return run / name
 

@@ -33,11 +33,11 @@ from bam_jax.training import bundled, checkpoint, run_folder
 CHUNK = 1024
 """Tokens whose logits are computed at once."""
 USUAL = Sampling(temperature=0.8)
-"""The distribution of tokens where none is given."""
+"""The default distribution of tokens."""
 TABLES = 2**31
 """Bytes of attention's tables, at most."""
 CACHE = 2**37
-"""Bytes of keys and values on a device, at most: what the largest has."""
+"""Bytes of keys and values on a device, at most: the memory of the largest device."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,9 +55,10 @@ class LanguageModel:
         return f"LanguageModel({self.config.encoding}, {count}, tokenizer {self.tokenizer.spec}, step {self.step:,})"
 
     def ids(self, text: str) -> Int[np.ndarray, " T"]:
-        """The tokens of a text, after the one that begins a document if the model was trained so.
+        """The tokens of a text, preceded by the begin token of a document if the model was trained with it.
 
-        Special symbols are written as the tokenizer writes them (<KEY> of the characters). UserError: the text is empty.
+        Special symbols are written as the tokenizer writes them (such as <KEY> for the tokenizer char). UserError: the text is
+        empty.
         """
         if not isinstance(text, str):
             raise UserError(f"the text is {shown(text)}, of type {type(text).__name__}; give a string")
@@ -70,7 +71,7 @@ class LanguageModel:
         return ids
 
     def lacks(self, text: str) -> str:
-        """A line that names the characters of a text that the tokenizer lacks; "" if it has all."""
+        """A line that names the characters of a text that the tokenizer lacks; "" if it lacks none."""
         unknown = self.tokenizer.out_of_vocabulary(text) if isinstance(text, str) else ""
         what = f"the tokenizer {self.tokenizer.name!r} lacks {shown(unknown[:20])}"
         return f"{what}: they are read as one unknown character" if unknown else ""
@@ -91,9 +92,9 @@ class LanguageModel:
         seed: int = 0,
         stop: str | Sequence[str] = (),
     ) -> str:
-        """Text after a prompt, as `tokens` writes it and `text` reads it; temperature, top_k and top_p are those of `Sampling`.
+        """Generate text after a prompt, with `tokens` and `text`; temperature, top_k and top_p are those of `Sampling`.
 
-        It warns of characters that the tokenizer lacks, as `logits` and `attention` do.
+        Like `logits` and `attention`, it warns about characters that the tokenizer lacks.
 
         >>> from bam_jax import load
         >>> load("quickstart").generate("<KEY>48213<END> and then we spoke of other things <KEY>", 5, temperature=0)
@@ -112,7 +113,7 @@ class LanguageModel:
         seed: int = 0,
         progress: Callable[[int], object] = lambda count: None,
     ) -> Iterator[int]:
-        """At most `tokens` tokens after a prompt, each as soon as it is sampled; progress as in `generate.generate`.
+        """Generate at most `tokens` tokens after a prompt, each as soon as it is sampled; progress as in `generate.generate`.
 
         Raises:
             UserError: the model is an encoder, the prompt is empty, or prompt and tokens are too many for its positions.
@@ -130,7 +131,7 @@ class LanguageModel:
 
         def one_by_one() -> Iterator[int]:
             while True:
-                with sharding.active(self.mesh):  # not while the caller has a token
+                with sharding.active(self.mesh):  # not active while the caller has a token
                     token = next(written, None)
                 if token is None:
                     return
@@ -139,8 +140,8 @@ class LanguageModel:
         return one_by_one()
 
     def _check_room(self, read: int, written: int) -> None:
-        """Raise UserError where the model's table of positions or the memory for its cache is too small."""
-        limit, slots = self.decoder.limit, read + max(written, 1) - 1  # the last token that is written is not read
+        """Raise UserError if the model's table of positions or the memory for its cache is too small."""
+        limit, slots = self.decoder.limit, read + max(written, 1) - 1  # the last generated token is not read
         given = f"a prompt of {read:,} tokens and tokens={written:,} to write"
         if limit is not None and slots > limit:
             fewer = f"tokens={limit - read + 1} or fewer" if read <= limit else f"a prompt of {limit} tokens or fewer"
@@ -166,7 +167,7 @@ class LanguageModel:
         return until(_decoded(self.tokenizer, tokens), stop)
 
     def logits(self, text: str) -> Float[np.ndarray, "T V"]:
-        """Logits at each token of a text, float32: in a decoder of the token after it, in an encoder of the token itself."""
+        """Logits at each token of a text, float32: those of the next token in a decoder, of the token itself in an encoder."""
         ids = self._ids_or_warn(text)
         self.decoder.check_length(len(ids))
         with sharding.active(self.mesh):
@@ -184,7 +185,7 @@ class LanguageModel:
         return rows[len(rows) - len(ids) :, : self.tokenizer.size]
 
     def attention(self, text: str) -> list[theory.Factors]:
-        """Attention's weights over a text and their factors: of each layer `joint`, `content`, `position` [H, T, T].
+        """Attention weights over a text and their factors: for each layer `joint`, `content`, `position` [H, T, T].
 
         `position` is the prior of each query over its keys, and joint = content * position / z. UserError: the tables of all
         layers do not fit into memory.
@@ -221,18 +222,18 @@ def load(
     """A trained model, from the newest checkpoint of a run.
 
     Args:
-        run: the folder of a run, of converted or of exported weights, here or at gs://... or s3://...; or "quickstart", the
-            model that comes with the package; or a model that `python -m bam_jax.convert` reads: a folder as transformers
-            writes it, a .gguf file, or "hf:ORGANISATION/NAME" on the Hugging Face hub.
+        run: the folder of a run, of converted or of exported weights, local or at gs://... or s3://...; or "quickstart", the
+            model that comes with the package; or a model that `python -m bam_jax.convert` reads: a folder in the format of
+            transformers, a .gguf file, or "hf:ORGANISATION/NAME" on the Hugging Face hub.
         overrides: changes at evaluation time, values by dotted names, as in {"encoding_options.window": 64}. `mesh.*`
             shards the model and its caches over devices, as in {"mesh.tensor": 4, "mesh.context": 2}.
-        allow: modules of your own that the run's encoding is in.
-        step: of another checkpoint.
+        allow: modules of your own that define the run's encoding.
+        step: the step of another checkpoint.
 
     Raises:
         UserError: there is no run, no checkpoint or none of that step, it cannot be read, or the changes do not fit it.
 
-    Warns of weights that a converted model leaves out.
+    It warns about weights that a converted model does not use.
 
     >>> from bam_jax import load
     >>> model = load("quickstart")
@@ -260,15 +261,15 @@ def load(
 
 
 def _scanned(config: Config, tokenizer: Tokenizer, decoder: Decoder, step: int, mesh: Mesh | None) -> LanguageModel:
-    """One layer is compiled instead of each."""
+    """The model, set to compile one layer instead of each."""
     decoder.config = dataclasses.replace(config.model, scan=True)
     return LanguageModel(decoder, tokenizer, config, step, mesh)
 
 
 def until(pieces: Iterator[str], stop: Sequence[str]) -> Iterator[str]:
-    """The text of pieces up to the first of some strings, none of them empty, however the pieces divide it.
+    """The text of pieces up to the first of some non-empty strings, wherever the pieces split it.
 
-    A possible beginning of one is held back until it is known.
+    A possible beginning of a string is held back until the next pieces decide.
 
     >>> list(until(iter(["one, t", "wo, th", "ree"]), ["two", "e"]))
     ['on']
@@ -291,9 +292,9 @@ def until(pieces: Iterator[str], stop: Sequence[str]) -> Iterator[str]:
 
 
 def _decoded(tokenizer: Tokenizer, tokens: Iterable[int]) -> Iterator[str]:
-    """The text of tokens behind others, up to the one that ends a document, a piece as soon as its letters are whole."""
-    ids = tokenizer.encode("a").tolist()  # A text's first space may belong to its beginning, and this one goes on.
-    # A token's text may depend on those before it: the last piece is decoded again with the next.
+    """The text of tokens that continue a text, up to the end token; each piece is yielded once its characters are complete."""
+    ids = tokenizer.encode("a").tolist()  # decoding may drop a text's first space, but this text continues
+    # A token's text may depend on the tokens before it, so the last piece is decoded again with the next.
     start, said = 0, len(ids)
     text = lambda stop: tokenizer.decode(np.array(ids[start:stop], np.int32))
     for token in tokens:
@@ -301,7 +302,7 @@ def _decoded(tokenizer: Tokenizer, tokens: Iterable[int]) -> Iterator[str]:
             break
         ids.append(token)
         before, now = text(said), text(len(ids))
-        if len(now) > len(before) and not now.endswith("\ufffd"):  # which may be the first bytes of a letter
+        if len(now) > len(before) and not now.endswith("\ufffd"):  # this may be the first bytes of a character
             yield now[len(before) :]
             start, said = said, len(ids)
     yield text(len(ids))[len(text(said)) :]

@@ -22,7 +22,7 @@ COLUMNS = ("`--config.encoding=`", "formula", "source", "options", "per head", "
 
 
 def table() -> str:
-    """All of `ENCODINGS` as a Markdown table; behind each encoding those of `METHODS` that are made of it."""
+    """All `ENCODINGS` as a Markdown table; each encoding is followed by the `METHODS` that are based on it."""
     rows = [COLUMNS, ["---"] * len(COLUMNS), *(row(name) for name in names())]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 

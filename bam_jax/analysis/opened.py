@@ -1,4 +1,4 @@
-"""A trained run that an analysis looks at."""
+"""A trained run, opened for an analysis."""
 
 import dataclasses
 import os
@@ -53,7 +53,7 @@ def open_run(run: str | os.PathLike, *, overrides: Mapping[str, Any] = {}, allow
             raise UserError(f"{configs.arguments({name: value})[0]}: an analysis runs on one device; leave it out")
     path = bundled.find(run)
     digest = configs.digest(run_folder.read_config(path))
-    step = run_folder.trained_step(path)  # once: a training may save another in the meantime
+    step = run_folder.trained_step(path)  # read once: training may save another one in the meantime
     config, tokenizer, model = checkpoint.restore_model(path, overrides=overrides, step=step)
     origin = {"step": step, "config": digest, "commit": git.describe()}
     origin |= {"overrides": configs.typed(overrides), "tokenizer": tokenizer.hash}

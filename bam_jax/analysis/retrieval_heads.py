@@ -1,11 +1,11 @@
-"""Heads that retrieve a passkey: each head's weight on the digit that comes next, and that digit's lead over all other keys.
+"""Heads that retrieve a passkey: each head's weight on the next digit, and that digit's lead over all other keys.
 
-With the scores s_j of n keys, of which the m in M hold the digit, a head's weight on it and its lead are
+With scores s_j of n keys, m of which (the set M) hold the digit, a head's weight on the digit and its lead are
 
     w = sum_{j in M} exp(s_j) / sum_j exp(s_j) = 1 / (1 + (n - m) exp(-lead)),
     lead = ln sum_{j in M} exp(s_j) - ln mean_{j not in M} exp(s_j)
 
-so that half of the weight needs a lead of ln(n - m): it must grow with the logarithm of the length.
+Half of the weight therefore needs a lead of ln(n - m), so the lead must grow with the logarithm of the length.
 """
 
 import math
@@ -27,7 +27,7 @@ from bam_jax.system.errors import UserError
 
 FILE = "retrieval_heads.jsonl"
 LEAST = 0.2
-"""The weight from which on a head is listed for itself."""
+"""The least weight of a head that is listed individually."""
 
 
 class Found(NamedTuple):
@@ -75,9 +75,9 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Measures the passkey retrieval of a run's heads, teacher-forced, over depths of the key.
 
-    A record has `layer`, `head`, `length`, `keys` that the first of the queries sees, `prompts`, their kind, `prompt`, and
-    `seed`, and over digits and prompts the mean of `weight` and the median of `lead`, since a short-range head has a few far
-    below all others; None where a window ends before the key. A sink's share of the weights is ignored.
+    A record has `layer`, `head`, `length`, `keys` that the first query sees, `prompts`, their kind `prompt`, and `seed`. Over
+    digits and prompts, `weight` is the mean, and `lead` the median, because a few leads of a short-range head are far below all
+    others. `lead` is None if a window ends before the key. A sink's share of the weights is ignored.
     """
     if prompts < 1:
         raise UserError(f"--prompts={prompts} must be 1 or more")

@@ -1,6 +1,6 @@
-"""Others' weights into runs, and runs into the authors' layouts; a new layout is a file here and a line of `LAYOUTS`.
+"""Converts others' weights into runs, and runs into the authors' layouts. A new layout is a file here and a line of `LAYOUTS`.
 
-Source: the public code of both papers; of the others, that of Hugging Face's transformers.
+Source: the public code of both papers; for the other layouts, that of Hugging Face's transformers.
 """
 
 from bam_jax.convert.bam import BAM

@@ -1,21 +1,22 @@
 """Convert the authors' weights or a BERT into a run, or export a run's weights.
 
-    python -m bam_jax.convert --run=runs/mine --export=FOLDER    # a run without its training, to be given away
+    python -m bam_jax.convert --run=runs/mine --export=FOLDER    # a run without its training state, to share
     python -m bam_jax.convert --run=runs/mine --export=FOLDER --layout=transformers --licence=apache-2.0
 
     python -m bam_jax.convert --layout=bam --source=logs/l12/bam_ssmax/version_00 --run=runs/published
     python -m bam_jax.evaluate --run=runs/published --eval=passkey --lengths=512,32768
     python -m bam_jax.convert --layout=bam --run=runs/mine --export=FOLDER
-    python -m bam_jax.convert --source=bert-base-uncased --run=runs/bert      # as Hugging Face has it; also a Llama
-    python -m bam_jax.convert --source=hf:HuggingFaceTB/SmolLM2-135M --run=runs/smollm    # the hub's, through its cache
+    python -m bam_jax.convert --source=bert-base-uncased --run=runs/bert      # in Hugging Face's format; also a Llama
+    python -m bam_jax.convert --source=hf:HuggingFaceTB/SmolLM2-135M --run=runs/smollm    # from the hub, through its cache
     python -m bam_jax.convert --source=model.gguf --run=runs/smollm           # a Llama of llama.cpp, quantised or not
 
-SOURCE is hf:ORGANISATION/NAME, a folder with model.safetensors (or its parts) or model.pt and, of BAM, args.json, of
-transformers' models, config.json and the tokenizer's file; or the file of weights in it; or a .gguf file. Without --layout its
-config.json decides. A .pt or .bin file needs torch, and is read as weights only. `--config.a.b=value` sets what the weights do
-not say (the tokenizer, for one). What is exported with a layout is model.safetensors and, of BAM, args.json, for the authors'
-own code, of transformers' models, config.json; with --layout=transformers all that transformers opens, of any decoder, and a
-model card; without a layout it is a folder that evaluate, heads, generate and --config.start take for a run.
+SOURCE is hf:ORGANISATION/NAME, a .gguf file, or a folder (or the file of weights in it). The folder has model.safetensors (or its
+parts) or model.pt; for BAM also args.json; for models of transformers also config.json and the tokenizer's file. Without
+--layout, config.json decides. A .pt or .bin file needs torch, and is read as weights only. `--config.a.b=value` sets what the
+weights do not specify, such as the tokenizer. An export with a layout has model.safetensors and, for the authors' own code,
+args.json for BAM, or config.json for models of transformers. With --layout=transformers it has all files that transformers needs
+to open any decoder, and a model card. Without a layout, it is a folder that evaluate, heads, generate and --config.start accept
+as a run.
 """
 
 from bam_jax.system import errors

@@ -1,4 +1,4 @@
-"""BAM's layout, that of the public code's training models. Its plain-BAM inference file computes another prior."""
+"""BAM's layout, that of the training models in the public code. The plain-BAM inference file there computes another prior."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, NotRequired, TypedDict
@@ -10,7 +10,7 @@ from bam_jax.convert.base import ENCODING, HEADS, LINEAR, ROTARY, SAME, ArrayMap
 from bam_jax.system import typed_json
 from bam_jax.system.errors import UserError, nearest, shown
 
-_SHARED = "prior.shape"  # where one prior serves all layers
+_SHARED = "prior.shape"  # present if one prior serves all layers
 _ENCODINGS = {"bam": "bam", "alibi": "alibi", "nope": "nope", "rotary": "rope", "sinusoidal": "sinusoidal"}
 FILE = "args.json"
 
@@ -120,7 +120,7 @@ def _args(config: Config, vocab: int) -> dict[str, Any]:
         "n_kv_heads": size.kv_heads or size.heads,
         "vocab_size": vocab,
         "multiple_of": 1,
-        # They round its product with the width down.
+        # Their code rounds its product with the width down.
         "ffn_dim_multiplier": ratio if int(ratio * size.width) == size.hidden else (size.hidden + 0.5) / size.width,
         "norm_eps": 1e-5,
         "max_seq_len": config.context,

@@ -28,14 +28,14 @@ class Form:
 class ArrayMapping:
     """One array of ours and its place in theirs."""
 
-    ours: str  # its path in the parameters, the layers stacked in front
-    theirs: str  # its name, {n} being the layer; one without it is shared by all layers
+    ours: str  # its path in the parameters, with layers stacked along the first axis
+    theirs: str  # its name, with {n} for the layer; without {n}, all layers share it
     form: Form
-    part: int = 0  # of so many equal parts of theirs along an axis
+    part: int = 0  # which of `parts` equal parts of theirs along `axis`
     parts: int = 1
     axis: int = 0
-    groups: int = 1  # along that axis, each of which has all parts
-    layers: Sequence[int] | None = None  # whose arrays are stacked; None: all
+    groups: int = 1  # number of groups along that axis, each with all parts
+    layers: Sequence[int] | None = None  # layers whose arrays are stacked; None: all
 
     def names(self, config: Config) -> list[str]:
         layers = range(config.model.layers) if self.layers is None else self.layers
@@ -43,7 +43,7 @@ class ArrayMapping:
 
 
 def _pairs(config: Config) -> np.ndarray:
-    """The order of a head's outputs: they rotate neighbours together, we the two halves."""
+    """The order of a head's outputs: they rotate pairs of neighbours, we rotate pairs from the two halves."""
     return np.arange(config.model.head_width).reshape(-1, 2).T.ravel()
 
 
@@ -91,7 +91,7 @@ class Layout:
     config: Callable[[Arrays, Mapping[str, Any]], dict[str, Any]]  # (weights, their description) -> configuration
     holds: str  # the encodings of ours that it supports
     tokenizer: str  # of the published models; {folder} is that of the weights
-    document_mask: bool  # whether they were trained within documents
+    document_mask: bool  # whether attention stayed within documents in training
     task: str = "packed"  # that they were trained on
     file: str = ""  # the JSON file beside the weights that describes them, if there is one
     args: Callable[[Config, int], dict[str, Any]] | None = None  # (config, vocabulary) -> its contents in exports
@@ -101,7 +101,7 @@ class Layout:
         weights,
         [],
     )
-    constant: Callable[[Config], Arrays] = lambda config: {}  # arrays of theirs that exports have besides
+    constant: Callable[[Config], Arrays] = lambda config: {}  # additional arrays of theirs in exports
 
 
 def sizes(config: Config, vocab: int) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def to_ours(layout: Layout, weights: Arrays, config: Config, shapes: Mapping[str
     for entry in entries:
         names = entry.names(config)
         missing = [name for name in names if name not in weights]
-        if missing and entry.ours in made:  # a tied weight that is written once
+        if missing and entry.ours in made:  # a tied weight that is stored once
             continue
         if missing:
             raise UserError(f"the weights lack {missing[0]!r} ({len(weights)} arrays are there)")
@@ -183,7 +183,7 @@ def to_theirs(layout: Layout, arrays: Arrays, config: Config) -> Arrays:
 def _take_part(entry: ArrayMapping, whole: np.ndarray, config: Config) -> np.ndarray:
     whole = np.asarray(whole, np.float32)
     count = entry.groups * entry.parts
-    if count == 1:  # a number has no axis to cut
+    if count == 1:  # a scalar has no axis to split
         return entry.form.ours(whole, config)
     if whole.ndim <= entry.axis or whole.shape[entry.axis] % count:
         raise UserError(f"{entry.theirs!r} {whole.shape} does not divide into {count} parts")

@@ -1,6 +1,6 @@
 """Hugging Face's layout of BERT: config.json, model.safetensors or pytorch_model.bin, and vocab.txt or tokenizer.json.
 
-A text is one segment here: the row of token type 0, which every token adds, is folded into the position table.
+A text is one segment here, so the row of token type 0, which is added for every token, is folded into the position table.
 """
 
 from collections.abc import Mapping
@@ -36,12 +36,12 @@ class _Described(TypedDict):
 
 
 def _normalise(weights: Arrays, described: Mapping[str, Any]) -> tuple[Arrays, list[str]]:
-    """The weights by today's names, token types folded into the positions; and notes on arrays left out or added."""
+    """The weights by current names, with token types folded into the positions; and notes on arrays left out or added."""
     named: Arrays = {}
     for name, array in weights.items():
         for old, new in OLD_NAMES.items():
             name = name.removesuffix(old) + new if name.endswith(old) else name
-        bare = name.startswith(("embeddings.", "encoder.", "pooler."))  # a model that was saved without any head
+        bare = name.startswith(("embeddings.", "encoder.", "pooler."))  # a model saved without any head
         named["bert." + name if bare else name] = array
     notes = []
     unused = [name for name in named if name.startswith(UNUSED)]
@@ -53,7 +53,7 @@ def _normalise(weights: Arrays, described: Mapping[str, Any]) -> tuple[Arrays, l
             raise UserError(f"the weights hold {TYPES!r} and no {POSITIONS!r} of the same width; fetch them again")
         made[POSITIONS] = named[POSITIONS] + named[TYPES][0]
     if not any(name.startswith(HEAD) for name in made) and WORDS in made:
-        # A head that passes on what its GELU leaves: a beginning for training.
+        # A head with an identity map, which passes on what its GELU leaves: a start for training.
         vocab, width = made[WORDS].shape
         zeros, transform = np.zeros(width, np.float32), f"{HEAD}transform."
         made |= {f"{transform}dense.weight": np.eye(width, dtype=np.float32), f"{transform}dense.bias": zeros}

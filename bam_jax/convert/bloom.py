@@ -1,6 +1,6 @@
-"""Hugging Face's layout of BLOOM: a GPT-2 with ALiBi and a norm behind the embeddings.
+"""Hugging Face's layout of BLOOM: a GPT-2 with ALiBi and a norm after the embeddings.
 
-Queries, keys and values are one array, in which each head has its query, its key and its value.
+Queries, keys and values are one array, which has the query, key and value of one head after another.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ FILE = "config.json"
 
 EMBEDDING = "transformer.word_embeddings.weight"
 OLD_NAMES = {"n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"}
-"""Names in the published files, and what transformers makes of them."""
+"""Names in the published files, and the names that transformers uses for them."""
 
 
 class _Described(TypedDict):
@@ -56,7 +56,7 @@ def _entries(config: Config, shared: bool) -> list[ArrayMapping]:
 
 
 def _normalise(weights: Arrays, described: Mapping[str, Any]) -> tuple[Arrays, list[str]]:
-    """By the names of a model with a head."""
+    """The weights by the names of a model with a head."""
     bare = "word_embeddings.weight" in weights  # as on the hub
     prefix = lambda name: f"transformer.{name}" if bare and not name.startswith("lm_head") else name
     return {prefix(name): array for name, array in weights.items()}, []

@@ -34,7 +34,7 @@ def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
         vocab, width = weights["transformer.wte.weight"].shape
         heads = len(weights["transformer.h.0.attn.h_attn.bias"])
         hidden = len(weights["transformer.h.0.mlp.c_fc.bias"])
-    except (KeyError, ValueError) as error:  # none of that name, or one of other axes
+    except (KeyError, ValueError) as error:  # no array of that name, or one with other axes
         raise UserError(f"the weights have no {error}; CABLE's are a GPT-2 with attn.h_attn in each layer") from error
     layers = sum(name.endswith(".attn.h_attn.bias") for name in weights)
     size = {"layers": layers, "width": width, "heads": heads, "hidden": hidden, "vocab": vocab}

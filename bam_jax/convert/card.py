@@ -12,7 +12,7 @@ from bam_jax.experiments.statistics import LEVEL, share_interval
 from bam_jax.models.pattern import describe
 
 APART = ("task", "prompt", "shots", "data", "essays")
-"""Fields of a record, besides its length and overrides, that a row of the table has the same value of."""
+"""Fields of a record, besides its length and overrides, that have a single value in each row of the table."""
 
 
 def model_card(run: Path, config: Config, parameters: int, licence: str | None, own_code: bool) -> str:

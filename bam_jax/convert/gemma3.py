@@ -1,7 +1,7 @@
-"""Hugging Face's layout of Gemma 3's text models: local layers with a window and global ones, of another rotation each.
+"""Hugging Face's layout of Gemma 3's text models: local layers with a window and global ones, with different rotations.
 
-Scales of norms are stored less 1. The divisor of scores, sqrt(query_pre_attn_scalar), becomes ours, sqrt(D), once the rest is in
-the scales of the queries' norm.
+Scales of norms are stored minus 1. Scores are divided by sqrt(query_pre_attn_scalar) there and by sqrt(D) here; the ratio is
+folded into the scales of the query norm.
 """
 
 import math
@@ -21,8 +21,8 @@ LOCAL, GLOBAL = "sliding_attention", "full_attention"
 ABSENT = ("attention_bias", "attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention")
 """Fields that must be false or null."""
 ROWS = 64
-"""Rows of the embedding are filled up with zeros to a multiple of this: the smaller models' tokenizers have a token of images
-for which they have none."""
+"""The embedding is padded with rows of zeros to a multiple of this: the tokenizers of the smaller models have an image token for
+which the models have no row."""
 
 
 class _Described(TypedDict):
@@ -78,7 +78,7 @@ def _entries(config: Config, shared: bool) -> list[ArrayMapping]:
 
 
 def _normalise(weights: Arrays, described: Mapping[str, Any]) -> tuple[Arrays, list[str]]:
-    """With the divisor of scores in the queries' norms, and the embedding's rows filled up."""
+    """The weights with the divisor of scores in the query norms, and a padded embedding."""
     _check(described)
     factor = math.sqrt(described["head_dim"] / described.get("query_pre_attn_scalar", 256))
     made = dict(weights)
@@ -135,7 +135,7 @@ def _args(config: Config, vocab: int) -> dict[str, Any]:
     model, pattern = config.model, config.layer_pattern()
     kinds = [LOCAL if place["options"].get("window") else GLOBAL for place in pattern]
     rotations: dict[str, dict[str, Any]] = {}
-    for kind, place in zip(kinds, pattern, strict=True):  # of each kind the last, as all must be
+    for kind, place in zip(kinds, pattern, strict=True):  # of each kind the last; all must be equal
         said = scaling(place["name"], place["options"], config.context)
         rotations[kind] = {"rope_type": "default", "rope_theta": said["rope_theta"], **said.get("rope_scaling", {})}
     windows = [place["options"]["window"] for place in pattern if place["options"].get("window")]

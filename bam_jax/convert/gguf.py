@@ -1,7 +1,7 @@
-"""GGUF files, llama.cpp's format, as the weights, description and tokenizer that a folder of Hugging Face's would hold.
+"""GGUF files, llama.cpp's format, as the weights, description and tokenizer that a Hugging Face folder would contain.
 
-Quantised arrays are dequantised to float32. llama.cpp stores queries and keys of a Llama with the pairs of a rotation as
-neighbours; here they are put back into halves.
+Quantised arrays are dequantised to float32. llama.cpp stores the queries and keys of a Llama with rotated pairs as neighbours;
+here the pairs are split into halves again.
 """
 
 import json
@@ -25,12 +25,12 @@ NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-"""The parts of a layer there and in Hugging Face's Llama."""
+"""The names of a layer's parts there and in Hugging Face's Llama."""
 WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 SPLITS = {"smollm": True, "gpt-2": False, "default": False}
-"""Known ways to cut a text before merges, and whether each digit stands alone."""
+"""Known ways to split a text before merges, and whether each digit is split off."""
 CONTROL = 3
-"""The type of a token that no text has."""
+"""The type of a token that never occurs in text."""
 
 
 def read(path: Path) -> tuple[Arrays, dict[str, Any], str]:
@@ -100,7 +100,7 @@ def _theirs(path: Path, name: str) -> str:
 
 
 def _in_halves(kernel: np.ndarray, heads: int) -> np.ndarray:
-    """A kernel [heads D, E] whose rows in each head are x_0, x_{D/2}, x_1 ... with them as x_0, x_1 ... x_{D-1}."""
+    """A kernel [heads D, E] whose rows in each head are x_0, x_{D/2}, x_1 ..., reordered to x_0, x_1 ... x_{D-1}."""
     width = kernel.shape[0] // heads
     return kernel.reshape(heads, width // 2, 2, -1).swapaxes(1, 2).reshape(kernel.shape)
 

@@ -56,7 +56,7 @@ def _entries(config: Config, shared: bool) -> list[ArrayMapping]:
 
 
 def _normalise(weights: Arrays, described: Mapping[str, Any]) -> tuple[Arrays, list[str]]:
-    """Without masks, and by the names of a model with a head."""
+    """The weights without masks, by the names of a model with a head."""
     kept = {name: array for name, array in weights.items() if not name.endswith(_BUFFERS)}
     bare = "wte.weight" in kept  # as on the hub
     return {

@@ -12,7 +12,7 @@ FILES = ("config.json", "model*.safetensors", "model.safetensors.index.json", "t
 
 
 def find(source: str | os.PathLike) -> Path:
-    """The path itself, or of `hf:ORGANISATION/NAME` the folder in the cache; without a network that of an earlier call.
+    """The path itself, or for `hf:ORGANISATION/NAME` the folder in the cache; without a network, that of an earlier call.
 
     UserError: the library is missing, or there is no such repository and none in the cache.
     """
@@ -28,7 +28,7 @@ def find(source: str | os.PathLike) -> Path:
         raise UserError(f"{name} is given to those alone who have accepted its terms; {remedy}") from error
     except errors.RepositoryNotFoundError as error:
         raise UserError(f"{name} is not on the Hugging Face hub, or is private; check the name") from error
-    except Exception as error:  # the library's own, and those of the HTTP client that it has
+    except Exception as error:  # the library's own errors, and those of its HTTP client
         reason = " ".join(str(error).split())[:160]
         raise UserError(
             f"{name} cannot be fetched ({reason}), nor is it in the cache; check name and network, or give a folder"

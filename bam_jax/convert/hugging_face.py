@@ -1,4 +1,4 @@
-"""A folder that Hugging Face's transformers opens, of any decoder, and of BERT's encoders."""
+"""Exports any decoder, and BERT's encoders, to a folder that Hugging Face's transformers opens."""
 
 import importlib.resources
 import json
@@ -34,7 +34,7 @@ CODE = ("modeling_bam_jax.py", "biases_bam_jax.py")
 def export_to_transformers(run: Path, folder: Path, licence: str | None) -> None:
     """Write a run's newest weights, tokenizer, generation settings and model card.
 
-    The layout is that of a class of transformers where one computes the same, and else ours, with a modeling file.
+    If a class of transformers computes the same, the layout is that of the class; otherwise it is ours, with a modeling file.
     """
     run_folder.check_empty(folder)
     config, tokenizer, decoder = checkpoint.restore_model(run)

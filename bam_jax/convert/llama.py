@@ -30,9 +30,9 @@ SCALINGS: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
 }
-"""The encoding of each type of rope_scaling, and its options by their names there.
+"""The encoding for each type of rope_scaling, and its options by their names in rope_scaling.
 
-Not "dynamic", whose base depends on the length of each text, nor "yarn", whose ramp runs over dimensions.
+Not supported are "dynamic", whose base depends on the length of each text, and "yarn", whose ramp runs over dimensions.
 """
 
 
@@ -85,12 +85,12 @@ def _entries(config: Config, shared: bool) -> list[ArrayMapping]:
 
 
 def _normalise(weights: Arrays, described: Mapping[str, Any]) -> tuple[Arrays, list[str]]:
-    """Without the rates of the rotation, which old files have as arrays."""
+    """The weights without the rates of the rotation, which old files contain as arrays."""
     return {name: array for name, array in weights.items() if not name.endswith("rotary_emb.inv_freq")}, []
 
 
 def rotation(described: Mapping[str, Any]) -> dict[str, Any]:
-    """Encoding and options of a config.json: of `rope_parameters`, or of the older `rope_theta` and `rope_scaling`."""
+    """Encoding and options of a config.json, from `rope_parameters`, or from the older `rope_theta` and `rope_scaling`."""
     said = {"rope_theta": described.get("rope_theta", 10_000.0)} | (described.get("rope_scaling") or {})
     said |= described.get("rope_parameters") or {}
     kind = said.get("rope_type", said.get("type", "default"))
@@ -106,7 +106,7 @@ def rotation(described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def scaling(encoding: str, options: Mapping[str, Any], context: int) -> dict[str, Any]:
-    """The inverse of `rotation`, by the older names; what has no place there the caller finds missing."""
+    """The inverse of `rotation`, by the older names. It drops what they cannot express; the caller detects that."""
     values = {"base": 10_000.0, "factor": 1.0, "slow": 1.0, "fast": 4.0, "context": context, **options}
     made: dict[str, Any] = {"rope_theta": values["base"]}
     for kind, (name, fields) in SCALINGS.items():

@@ -27,7 +27,7 @@ KNOWN = {
     "no_bias": True,
     "tie_word_embeddings": True,
 }
-"""Fields that have a single value in models here, which is that of transformers where they are left out."""
+"""Fields that have a single value in models here, which is also transformers' default."""
 
 
 class _Described(TypedDict):

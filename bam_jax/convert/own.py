@@ -1,4 +1,4 @@
-"""Our own layout in Hugging Face's: any of our decoders, read by the modeling file that is exported beside it."""
+"""Our own layout within Hugging Face's format: any of our decoders, read by the modeling file that is exported with it."""
 
 from collections.abc import Mapping
 from typing import Any, TypedDict
@@ -48,8 +48,8 @@ WITHOUT = (
     *("dape_kerple", "dape_cable", "cope", "shaw", "grape_ap", "path"),
     *("inkling", "bam_mixture", "grape_a", "xpos", "pope", "selective_rope"),
 )
-"""Encodings that the modeling file lacks: of whole rows of scores, of profiles mixed by the query, of gated slopes, or of `turn`
-beyond RoPE."""
+"""Encodings that the modeling file lacks: those with whole rows of scores, with profiles mixed by the query, with gated slopes,
+or with a `turn` other than RoPE's."""
 
 
 class _Described(TypedDict):
@@ -63,7 +63,7 @@ def _decoder(config: Config) -> transformer.Decoder:
 
 
 def _names(path: tuple[str, ...]) -> str:
-    """The name in the modeling file of a parameter that is no encoding's."""
+    """The name in the modeling file of a parameter that does not belong to an encoding."""
     *where, leaf = path
     if where[-1:] == ["ssmax"]:
         return ".".join([*where[:-1], "ssmax_scale"])
@@ -101,7 +101,7 @@ def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _constants(encoding: Encoding, dims: Dims) -> dict[str, Any]:
-    """The numbers, besides its parameters, that an encoding's bias computes with."""
+    """The constants, besides its parameters, in an encoding's bias."""
     match encoding:
         case LearnedALiBi():
             return {"factor": encoding.factor}
@@ -125,7 +125,7 @@ def _constants(encoding: Encoding, dims: Dims) -> dict[str, Any]:
 
 
 def _place(spec: Spec, name: str, config: Config) -> dict[str, Any]:
-    """What the modeling file is told of the layers of one place of the pattern."""
+    """The description, for the modeling file, of the layers at one place of the pattern."""
     dims = Dims(config.model.heads, config.model.width, config.context, head_dim=config.model.head_dim)
     encoding = nnx.eval_shape(lambda: spec.build(dims, nnx.Rngs(0)))
     _, tree = transformer.split(encoding)
@@ -149,7 +149,7 @@ def _place(spec: Spec, name: str, config: Config) -> dict[str, Any]:
 
 
 def _waves(config: Config) -> list[list[float]] | None:
-    """Radians a token of the sines and of the cosines that are added to the embeddings."""
+    """The rates, in radians per token, of the sines and of the cosines that are added to the embeddings."""
     spec = specs(config)[0]
     if spec.encoding is not Sinusoidal:
         return None

@@ -41,13 +41,13 @@ MODEL_TYPES = {
     "qwen3": "llama",
     "smollm3": "smollm3",
 }
-"""The layout of each type in a config.json, as transformers names them. CABLE's models are of type gpt2 as well."""
+"""The layout of each model type in a config.json of transformers. CABLE's models have the type gpt2 as well."""
 _PREFIXES = ("_orig_mod.", "module.")  # of compiled and of distributed PyTorch models
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A model of somebody else's: its weights, and what ours needs to be like it."""
+    """A model to convert: its weights, and everything needed to build the same model here."""
 
     layout: Layout
     weights: Arrays
@@ -84,7 +84,7 @@ class Source:
 
 @contextlib.contextmanager
 def open_source(source: Path, overrides: Mapping[str, Any], layout: str | None = None) -> Iterator[Source]:
-    """A model of somebody else's, in a layout or else in that of its config.json; files of its tokenizer may be temporary."""
+    """Open a model to convert, in a given layout or that of its config.json. Files of its tokenizer may be temporary."""
     name, folder = _layout(source, layout), source if source.is_dir() else source.parent
     if source.suffix != ".gguf":
         weights, described, notes = read(LAYOUTS[name], source)
@@ -125,8 +125,8 @@ def known_layout(name: str) -> str:
 
 
 def is_source(path: Path) -> bool:
-    """True for a .gguf file and a folder as transformers writes it."""
-    with contextlib.suppress(UserError):  # of a damaged config.json, which a run has as well
+    """True for a .gguf file and a folder in the format of transformers."""
+    with contextlib.suppress(UserError):  # for a damaged config.json; a run has one as well
         return (path.is_file() and path.suffix == ".gguf") or (path.is_dir() and bool(model_type(path)))
     return False
 
@@ -146,7 +146,7 @@ def read(layout: Layout, source: Path) -> tuple[Arrays, dict[str, Any], list[str
 
 
 def _find(source: Path) -> list[Path]:
-    """The files of weights: that which is named, that in a folder, or the parts that a folder's index names."""
+    """The files of weights: the given file, the one in a given folder, or the parts that the folder's index names."""
     if source.is_dir():
         index = source / f"{FILES[0]}.index.json"
         if index.is_file():
@@ -165,7 +165,7 @@ class _Index(TypedDict):
 
 
 def _parts(index: Path) -> list[Path]:
-    """The files of weights that are cut into several, which lie beside their index."""
+    """The files of weights that are split into several, in the folder of their index."""
     again = "fetch the folder again"
     described = typed_json.check(
         typed_json.parse(files.read_small(index), str(index), again), _Index, str(index), again
@@ -180,13 +180,13 @@ def _parts(index: Path) -> list[Path]:
 
 
 def model_type(source: Path) -> str:
-    """The model type in a config.json of transformers beside the weights; "" without one; of a .gguf file, llama."""
+    """The model type in a config.json of transformers beside the weights; "" without one; llama for a .gguf file."""
     if source.suffix == ".gguf":  # its reader refuses others
         return "llama"
     path = (source if source.is_dir() else source.parent) / "config.json"
     described = (
         typed_json.parse(files.read_small(path), str(path)) if path.is_file() else {}
-    )  # in the hub's cache a link
+    )  # a link in the hub's cache
     return str(described["model_type"]) if isinstance(described, dict) and "model_type" in described else ""
 
 
@@ -209,7 +209,7 @@ def export(layout: Layout, run: Path, folder: Path) -> None:
     with drafted(folder) as draft:
         if described:
             files.write_atomically(draft / layout.file, json.dumps(described, indent=1) + "\n")
-        files.write_atomically(draft / FILES[0], library.save(theirs))  # its `save_file` lets nobody else read the file
+        files.write_atomically(draft / FILES[0], library.save(theirs))  # its `save_file` hides files from other users
 
 
 def lay_out(layout: Layout, arrays: Arrays, config: Config, vocab: int) -> tuple[Arrays, dict[str, Any]]:
@@ -256,14 +256,14 @@ def export_own(run: Path, folder: Path) -> None:
 
 @contextlib.contextmanager
 def drafted(folder: Path) -> Iterator[Path]:
-    """A folder whose files are moved into another once all of them are written."""
+    """A draft folder, whose files are moved into `folder` once all of them are written."""
     made, draft = not folder.exists(), folder / ".draft"
     run_folder.make_empty(folder)
     try:
         shutil.rmtree(draft, ignore_errors=True)  # of a command that was killed
         draft.mkdir()
         yield draft
-        # With it last, a folder that can be opened as a run is whole.
+        # The configuration is moved last, so that a folder that can be opened as a run is complete.
         for path in sorted(draft.iterdir(), key=lambda path: path.name == run_folder.CONFIG):
             path.rename(folder / path.name)
         draft.rmdir()
@@ -286,7 +286,7 @@ def _torch(path: Path) -> Arrays:
         import torch
     except ModuleNotFoundError as error:
         raise UserError("a PyTorch file needs PyTorch: pip install torch, or give a .safetensors file") from error
-    # Before it, weights_only=True runs code that a file holds (CVE-2025-32434).
+    # In earlier versions, weights_only=True runs code that a file contains (CVE-2025-32434).
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
         raise UserError(f"{path}: PyTorch {torch.__version__} may run code that a file holds; pip install 'torch>=2.6'")
     try:

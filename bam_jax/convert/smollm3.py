@@ -1,4 +1,4 @@
-"""Hugging Face's layout of SmolLM3: a Llama some or all of whose layers have no positions."""
+"""Hugging Face's layout of SmolLM3: a Llama in which some or all layers have no positional encoding."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
@@ -22,7 +22,7 @@ class _Described(TypedDict):
 def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
     typed_json.check(described, _Described, FILE, "give the folder of a SmolLM3")
     layers, interval = described["num_hidden_layers"], described.get("no_rope_layer_interval", 4)
-    # 1 turns, for all that the name says.
+    # Despite the name, 1 means that the layer has RoPE.
     turns = described.get("no_rope_layers") or [int((n + 1) % interval != 0) for n in range(layers)]
     if len(turns) != layers:
         raise UserError(

@@ -23,7 +23,7 @@ from bam_jax.system.extras import import_extra
 
 
 def tokenizer_files(tokenizer: Tokenizer, limit: int | None) -> dict[str, str]:
-    """The contents of the files by their names; `limit` is the longest text in tokens, if there is any."""
+    """The contents of the files by their names; `limit` is the longest text in tokens, if there is a limit."""
     import_extra("tokenizers", JSON, "tokenizers")
     made = _library(tokenizer)
     names = {"bos": tokenizer.bos, "eos": tokenizer.eos, "mask": tokenizer.mask, "unk": None, "pad": tokenizer.eos}
@@ -32,7 +32,7 @@ def tokenizer_files(tokenizer: Tokenizer, limit: int | None) -> dict[str, str]:
     if names["pad"] is None:
         names["pad"] = names["unk"]
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    config["model_input_names"] = ["input_ids", "attention_mask"]  # a Llama takes no types of tokens
+    config["model_input_names"] = ["input_ids", "attention_mask"]  # a Llama takes no token types
     config |= {f"{name}_token": made.id_to_token(id) for name, id in names.items() if id is not None}
     if limit is not None:
         config["model_max_length"] = limit
@@ -78,7 +78,7 @@ def _library(tokenizer: Tokenizer) -> Any:
             made.add_special_tokens(special(*(names[id] for id in tokenizer.special)))
         case BertTokenizer() | BPETokenizer():
             made = Library.from_str(tokenizer.library.to_str())
-            if JSON not in tokenizer.files:  # of a vocab.txt, whose texts begin and end as BERT's do
+            if JSON not in tokenizer.files:  # from a vocab.txt, so texts begin and end as BERT's do
                 ends = [(name, made.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
                 made.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
     return made
@@ -94,7 +94,7 @@ def _merges(pieces: Any, names: list[str]) -> tuple[dict[str, int], list[tuple[s
 
 
 def exported_tokenizer(folder: Path) -> Tokenizer | None:
-    """The copy of its own tokenizer in a folder that was exported from here, if there is one."""
+    """The tokenizer in a folder that was exported from here, if the folder has a copy of one."""
     identity = folder / FOLDER / IDENTITY
     if not identity.is_file():
         return None

@@ -2,8 +2,8 @@
 
     python -m bam_jax.data.inspect FOLDER [--config=FILE] [--config.a.b=value ...]
 
-FOLDER is a prepared one, or any data source of a configuration. Shows documents and tokens, a histogram of the lengths
-(in the terminal and as a PNG), how well rows are filled by each packing, and rows of the first batch as text.
+FOLDER is a prepared folder, or any data source of a configuration. Shows the numbers of documents and tokens, a histogram of the
+lengths (in the terminal and as a PNG), how well each packing fills rows, and rows of the first batch as text.
 """
 
 from bam_jax.system import errors
@@ -33,7 +33,7 @@ from bam_jax.render import curves, style
 from bam_jax.system import console, files
 from bam_jax.system.errors import UserError
 
-CONTEXT = 512  # tokens of a row where no configuration says it
+CONTEXT = 512  # tokens per row without a configuration
 WIDTH = 110  # characters of a line
 BAR = 30  # characters of the longest bar
 QUANTILES = {"1%": 0.01, "10%": 0.1, "median": 0.5, "90%": 0.9, "99%": 0.99, "longest": 1.0}
@@ -86,7 +86,7 @@ def count_documents(splits: Mapping[str, Documents]) -> str:
 
 
 def histogram(lengths: np.ndarray) -> str:
-    """A sketch of how many documents have which length in tokens, and how many of the tokens are in them."""
+    """A text histogram of document lengths in tokens: the share of documents, and of tokens, in each range."""
     counted = octaves(lengths)
     totals = np.array(list(counted.values()), np.float64)
     shares = totals / np.maximum(totals.sum(0), 1)
@@ -100,10 +100,10 @@ def histogram(lengths: np.ndarray) -> str:
 
 
 def render_ids(ids: np.ndarray, tokenizer: Tokenizer) -> str:
-    """The text of ids, in which special ones are visible and a line break is ⏎."""
+    """The text of ids, with special tokens made visible and line breaks shown as ⏎."""
     names = {tokenizer.eos: "⟨end⟩", tokenizer.mask: "⟨mask⟩"}
     special = np.isin(ids, tokenizer.special)
-    cuts = np.flatnonzero(special[1:] | special[:-1]) + 1  # a special id stands by itself
+    cuts = np.flatnonzero(special[1:] | special[:-1]) + 1  # each special id is a run of its own
     texts = []
     for run in np.split(ids, cuts) if len(ids) else []:
         text = names[run[0]] if run[0] in names else tokenizer.decode(run)
@@ -130,7 +130,7 @@ def show_row(batch: Batch, row: int, tokenizer: Tokenizer) -> str:
 
 
 def overview(config: Config, tokenizer: Tokenizer, rows: int, path: Path | None) -> Iterator[str]:
-    """Yields the overview piece by piece, with some rows of the first batch, and writes the plot if it has a path."""
+    """Yield the overview piece by piece, with `rows` rows of the first batch, and write the plot if it has a path."""
     yield f"tokenizer {tokenizer.spec}: {tokenizer.size:,} ids, hash {tokenizer.hash}"
     drawn = {}
     for label, (weight, part) in config.data.parts().items():
@@ -166,22 +166,22 @@ class PackingStatistics(NamedTuple):
     """The rows that a packing makes of a corpus in an epoch."""
 
     rows: int
-    filled: float  # fraction of their places that hold a token
-    predicted: float  # fraction of their places whose target counts, if no document predicts the next
-    whole: float  # fraction of the documents that stand in one row
+    filled: float  # fraction of their positions that hold a token
+    predicted: float  # fraction of their positions whose target counts, if no document predicts the next
+    whole: float  # fraction of the documents that are in a single row
 
 
 def packing_statistics(lengths: np.ndarray, context: int) -> dict[str, PackingStatistics]:
-    """The statistics of both packings, from the lengths of documents alone, end tokens included.
+    """The statistics of both packings, computed only from the lengths of documents, end tokens included.
 
-    Concatenation cuts a document of n tokens by chance (n - 1) / context. First-fit is that of all documents together; the loader
-    packs group by group of a large corpus, with a row or two more a group.
+    Concatenation cuts a document of n tokens with probability (n - 1) / context. For first-fit, all documents are packed
+    together; the loader packs a large corpus group by group, which takes a row or two more per group.
 
     >>> packing_statistics(np.array([5, 3, 3]), 4)["first_fit"]
     PackingStatistics(rows=2, filled=1.0, predicted=1.0, whole=1.0)
     """
     tokens, documents = int(lengths.sum(dtype=np.int64)), len(lengths)
-    slots = np.maximum(lengths - 1, 0)  # of a token and the one that follows it
+    slots = np.maximum(lengths - 1, 0)  # pairs of a token and the next one
     concat = PackingStatistics(
         rows=max(tokens - 1, 0) // context,
         filled=1.0,
@@ -196,7 +196,7 @@ def packing_statistics(lengths: np.ndarray, context: int) -> dict[str, PackingSt
 
 
 def octaves(lengths: np.ndarray) -> dict[range, tuple[int, int]]:
-    """Documents and tokens by length, in ranges from a power of two to the next; length 0 counts to the first range.
+    """Numbers of documents and tokens by length, in ranges from a power of two to the next; length 0 is in the first range.
 
     >>> octaves(np.array([1, 2, 3, 9]))
     {range(1, 2): (1, 1), range(2, 4): (2, 5), range(4, 8): (0, 0), range(8, 16): (1, 9)}

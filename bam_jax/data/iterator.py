@@ -1,4 +1,4 @@
-"""An iterator over batches whose state is the number of the next, and the worker processes that make batches ahead."""
+"""An iterator over batches, whose state is the number of the next batch, and worker processes that make batches ahead."""
 
 import asyncio
 import dataclasses
@@ -19,14 +19,14 @@ from bam_jax.system.parent import end_with_parent
 if TYPE_CHECKING:
     import grain
 
-STATE = "process_0-of-1.json"  # the iterator's file in a checkpoint, for any number of hosts, as grain names it
+STATE = "process_0-of-1.json"  # the iterator's file in a checkpoint, for any number of hosts; named as in grain
 
 
 class Batches(Iterator[Batch]):
-    """Batch after batch of some rows; its state is the number of the next one and a checksum of the documents.
+    """An iterator over batches of rows. Its state is the number of the next batch and a checksum of the documents.
 
-    So it can be resumed on any number of hosts and worker processes, which the first batch starts and `close`, or a new state,
-    stops. `size` counts the rows of all hosts together; only the host that `saves` writes the state.
+    It can therefore resume with any number of hosts and worker processes. The first batch starts the workers; `close` or a new
+    state stops them. `size` is the number of rows of all hosts together. Only the host that `saves` writes the state.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Batches(Iterator[Batch]):
         return {"next_index": self._number, "data": self.data}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go to where an iterator stood, of any number of hosts and workers."""
+        """Resume from the state of an iterator, which may have had any number of hosts and workers."""
         known = isinstance(state, dict) and {"next_index"} <= state.keys() <= {"next_index", "data"}
         number = state["next_index"] if known else None
         if type(number) is not int or number < 0:
@@ -69,7 +69,7 @@ class Batches(Iterator[Batch]):
         self._stop_workers()
         self._number = number
 
-    # orbax awaits these two, and then what they return.
+    # orbax awaits these two, and then the awaitables that they return.
     async def save(self, directory: Any) -> Awaitable[None]:
         return self._write(directory, json.dumps(self.get_state()))
 
@@ -77,7 +77,7 @@ class Batches(Iterator[Batch]):
         return self._read(directory)
 
     def close(self) -> None:
-        """Stop the worker processes; there are no more batches."""
+        """Stop the worker processes; no more batches can be read."""
         self._stop_workers()
         self._done = True
 
@@ -98,11 +98,11 @@ class Batches(Iterator[Batch]):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Batches:
-    """The host's batches from a number on, by index, as grain wants a source; it travels to worker processes."""
+    """The host's batches from `first` on, by index, as a source for grain; it is pickled for worker processes."""
 
     rows: RowSource
     size: int  # rows of a batch of all hosts together
-    mine: np.ndarray  # those of this host
+    mine: np.ndarray  # the rows of this host
     first: int = 0
 
     def __len__(self) -> int:
@@ -116,18 +116,18 @@ def _make_ahead(source: _Batches, workers: int) -> "grain.DatasetIterator[Batch]
     grain = import_extra("grain", "config.data.workers", "train")
     from absl import flags
 
-    if not flags.FLAGS.is_parsed():  # grain reads its own options there; a program of absl's has parsed them
+    if not flags.FLAGS.is_parsed():  # grain reads its options there; only a program that uses absl has parsed them
         flags.FLAGS.mark_as_parsed()
     here = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)  # a worker has nothing to wait for
     options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=2)
-    # Through pipes: arrays in shared memory last only as long as their files, and leave those behind when killed.
+    # Use pipes: arrays in shared memory last only as long as their files, and a killed process leaves those files behind.
     piped = grain.experimental.DatasetOptions(min_shm_size=sys.maxsize)
     dataset = grain.experimental.WithOptionsIterDataset(grain.MapDataset.source(source).to_iter_dataset(here), piped)
     return iter(dataset.mp_prefetch(options, worker_init_fn=_begin_worker))
 
 
 def _begin_worker(worker: int, workers: int) -> None:
-    """Ends a worker with the process that started it, also when that is killed; signals are that one's to answer."""
+    """End a worker together with its parent, even if the parent is killed. Only the parent handles signals."""
     for number in (signal.SIGINT, signal.SIGTERM):  # a scheduler sends them to all processes
         signal.signal(number, signal.SIG_IGN)
     end_with_parent()

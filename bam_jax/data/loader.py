@@ -1,4 +1,4 @@
-"""Batches: a pure function of the configuration and a number, so that any of them can be made again."""
+"""Batches, each a pure function of the configuration and its number, so that any batch can be made again."""
 
 import hashlib
 import json
@@ -33,15 +33,14 @@ def batches(
     saves: bool = True,
     log: Callable[[str], None] = lambda line: None,
 ) -> Batches:
-    """The endless batches of a run; equal configurations give equal batches, and hosts take disjoint rows of them.
+    """The endless batches of a run. Equal configurations give equal batches, and each host gets disjoint rows of them.
 
     Returns:
-        An iterator of dictionaries of arrays, with B the host's rows and T the context:
-        tokens [B, T] int32; targets [B, T] int32, the tokens that follow (or, with the task masked, those that
-        were there); weights [B, T] float32 of the targets in the loss; segment [B, T] int32 where documents of a row
-        must not see each other, or pads: documents from 1, pads 0; position [B, T] int32 where positions restart.
-        With the task triplets instead query, positive, negative [B, T] int32, padded with 0, and their lengths
-        query_length, positive_length, negative_length [B] int32.
+        An iterator over dictionaries of arrays, where B is the number of the host's rows and T the context: tokens [B, T] int32;
+        targets [B, T] int32, the next tokens (for the task masked, the original tokens); weights [B, T] float32 of the targets in
+        the loss; segment [B, T] int32, if documents of a row must not see each other or rows are padded: documents are numbered
+        from 1, padding is 0; position [B, T] int32, if positions restart. For the task triplets instead query, positive, negative
+        [B, T] int32, padded with 0, and their lengths query_length, positive_length, negative_length [B] int32.
     """
     if config.batch % hosts:
         raise UserError(f"config.batch={config.batch} must be a multiple of the {hosts} hosts")
@@ -63,7 +62,7 @@ def batches(
 
 
 def trained_data(config: Config, tokenizer: Tokenizer, allow: Collection[str] = ()) -> int:
-    """The checksum of the documents to train on, as the state of `batches` has it; they are tokenised for it unless prepared."""
+    """The checksum of the training documents, as in the state of `batches`. Unless they are prepared, this tokenises them."""
     for part in texts_of(config).values():
         _check_allowed(part.source, allow)
     return _checksum(_open_parts(config, tokenizer, "train"))
@@ -75,7 +74,7 @@ def _checksum(documents: dict[str, Documents | None]) -> int:
 
 
 def _open_parts(config: Config, tokenizer: Tokenizer, split: str) -> dict[str, Documents | None]:
-    """The documents of each part of a mixture; None of one that is made without text."""
+    """The documents of each part of a mixture; None for a part that is generated without text."""
     parts = {name: part for name, (_, part) in config.data.parts().items()}
     first: dict[str, tuple[str, DataConfig]] = {}
     for name, part in parts.items():
@@ -105,7 +104,7 @@ def _open(data: DataConfig, tokenizer: Tokenizer, split: str) -> Documents:
 def make_rows(
     config: Config, tokenizer: Tokenizer, split: str = "train", documents: dict[str, Documents | None] | None = None
 ) -> RowSource:
-    """The rows that the batches are made of, in their global order; of the documents of each part, if they are open."""
+    """The rows of the batches, in their global order; `documents` are those of each part, if they are already open."""
     rows: dict[str, tuple[float, RowSource]] = {}
     documents = documents or _open_parts(config, tokenizer, split)
     for name, (weight, part) in config.data.parts().items():
@@ -137,9 +136,9 @@ def held_out(config: Config, tokenizer: Tokenizer, allow: Collection[str] = ()) 
 
 
 def texts_of(config: Config) -> dict[tuple[str, str, float, str], DataConfig]:
-    """The parts of a configuration's data by what text they read and hold out of it, each text once."""
+    """The parts of a configuration's data, keyed by the text that they read and what they hold out of it; each text once."""
     parts = [part for _, part in config.data.parts().values()]
-    # A part that is made names a source by default alone.
+    # The source of a generated part is only the default.
     read = [part for part in parts if part.task not in SYNTHETIC] or parts
     return {(part.source, part.text_field, part.holdout, part.held_out_source): part for part in read}
 
@@ -168,14 +167,14 @@ def held_out_triplets(config: Config, tokenizer: Tokenizer, length: int) -> Trip
 
 
 def held_out_hash(config: Config) -> str:
-    """Sixteen hex digits of the shards that `held_out_triplets` reads: other triplets have others."""
+    """Sixteen hex digits that identify the shards read by `held_out_triplets`."""
     shards = read_manifest(source_of(config.data, "held_out")).shards
     digests = [shard.sha256 for shard in shards["held_out"] or shards["train"]]
     return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:16]
 
 
 def mask_texts(texts: np.ndarray, first: int, data: DataConfig, tokenizer: Tokenizer) -> Batch:
-    """Texts [texts, T] as rows of the task masked; which tokens are hidden depends on a text's number alone."""
+    """Texts [texts, T] as rows of the task masked; which tokens are masked depends only on the text's number."""
 
     class Texts:
         def take(self, numbers: np.ndarray) -> Batch:

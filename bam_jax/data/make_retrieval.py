@@ -2,9 +2,10 @@
 
     python -m bam_jax.data.make_retrieval --source=stdlib --vocab=2048 --out=corpora/inverse-cloze
 
-Training has texts.jsonl and triplets.jsonl; a fifth of that text gives held_out_triplets.jsonl instead. Tests have corpus.jsonl,
-queries.jsonl and test_triplets.jsonl, of other documents. With --vocab the command also trains a tokenizer on the texts,
-bpe.json, and prepares each file of triplets with it, in a folder of its name. The same text and options give the same files.
+The files for training are texts.jsonl and triplets.jsonl; triplets of a fifth of the training text go to held_out_triplets.jsonl
+instead. The files for testing are corpus.jsonl, queries.jsonl and test_triplets.jsonl, from other documents. With --vocab, the
+command also trains a tokenizer on the texts, bpe.json, and prepares each file of triplets with it, in a folder of the same name.
+The same text and options give the same files.
 """
 
 from bam_jax.system import errors, regular
@@ -58,7 +59,7 @@ def main(argv: Sequence[str]) -> None:
         contents[TOKENIZER] = train_bpe((record["text"] for record in made.texts), given.vocab, progress=False)
     with lock.hold_folder(out, f"another process makes {out}; wait for it, or give another --out"):
         for name, text in contents.items():
-            path = out / name  # not there yet, or what this command wrote before it was stopped
+            path = out / name  # missing, or written by this command before it was stopped
             if path.exists() and regular.read(path, regular.RECORDS) != text.encode():
                 raise UserError(f"{path} holds something else than this command writes; move it, or give another --out")
         for name, text in contents.items():
@@ -69,7 +70,7 @@ def main(argv: Sequence[str]) -> None:
                 source = Source(str(out / f"{name}.jsonl"), fields=TRIPLET)
                 (out / name).mkdir(exist_ok=True)
                 prepare(out / name, PreparationRequest(source, bpe, SHARD_TOKENS, workers=0), source.fragments())
-        files.write_atomically(out / LAST, queries)  # last: with it the folder is whole
+        files.write_atomically(out / LAST, queries)  # last: it marks the folder as complete
     print(
         f"{out}: {len(made.triplets)} triplets of {len(made.texts)} documents to train on, "
         f"{len(made.queries)} queries of {len(made.corpus)} other documents to test with"

@@ -1,6 +1,6 @@
 """Tokenise a corpus into a prepared folder, or resume doing so.
 
-Killed at any moment, the same command goes on to the same bytes.
+If it is killed at any moment, the same command resumes and writes the same bytes.
 
 python -m bam_jax.data.prepare --source=FOLDER --tokenizer=mistral --out=data/mine [--holdout-tokens=1000000] [--dry-run]
 python -m bam_jax.data.prepare --preset=fineweb-10bt --out=data/fineweb
@@ -75,7 +75,7 @@ def _tokenizer(options: argparse.Namespace) -> Tokenizer:
         return tokenizer(_require(options, "tokenizer"))
     spec = find_corpus(options.preset, options.split).tokenizer
     try:
-        # A sweep prepares its folders once more, of which the user may have prepared one with the files of that tokenizer.
+        # A sweep prepares its folders again. The user may have prepared one of them before, with the files of that tokenizer.
         return find_tokenizer(spec, [] if options.out is None else [options.out])
     except UserError as error:
         if spec in BUILT_IN:
@@ -88,7 +88,7 @@ def _limits(options: argparse.Namespace) -> dict[str, Any]:
     if options.preset is not None:
         corpus = find_corpus(options.preset, options.split)
         limits = {name: getattr(corpus, name) for name in limits}
-        if options.split != "train":  # it is held out already
+        if options.split != "train":  # this split is held out itself
             limits |= {"holdout_tokens": 0, "holdout_records": 0}
     given = {name: getattr(options, name) for name in (*limits, "max_records")}
     limits = {"max_records": None} | limits | {name: value for name, value in given.items() if value is not None}

@@ -28,11 +28,11 @@ TRAINERS = {"bpe": train_bpe, "bert": train_wordpiece}  # by the tokenizer's nam
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """The first documents of a source, read anew whenever they are gone through."""
+    """The first documents of a source, read again by every iteration."""
 
     source: str
     text_field: str
-    characters: float  # about how many
+    characters: float  # approximate number
 
     def __iter__(self) -> Iterator[str]:
         left = self.characters
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> None:
         raise UserError(f"--out={out} exists; remove it or give another file")
     if not given.characters > 0:
         raise UserError(f"--characters={given.characters:g} must be more than 0")
-    if out.suffix in SUFFIXES:  # a .json is no text
+    if out.suffix in SUFFIXES:  # a .json file is not read as text
         check_outside(f"--out={out}", out, given.source)
     texts = Texts(given.source, given.text_field, given.characters)
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ type Place = tuple[float | None, str]
 
 
 def option(default: int | str | tuple[str, ...] | None, help: str) -> Any:
-    """A field of an evaluation that is also an argument of the command; None: the evaluation decides, or asks for it."""
+    """A field of an evaluation that is also an argument of the command; default None: the evaluation decides, or requires it."""
     return dataclasses.field(default=default, metadata={"help": help})
 
 
@@ -32,21 +32,22 @@ def prompt_seed(asked: int | None, config: Config) -> int:
 class Evaluation:
     """An evaluation of a trained run.
 
-    A kind of evaluation is a subclass in a file of its own and a line in `bam_jax.evals.registry`. Its options are fields made
-    by `option`; their types, of `bam_jax.system.fields`, bound what a command or an experiment may give.
+    To add a kind of evaluation, write a subclass in a file of its own and add it to `bam_jax.evals.registry`. Its options are
+    fields made by `option`. Their types, from `bam_jax.system.fields`, restrict the values that a command or an experiment may
+    give.
 
     Class attributes:
         name: the `eval` of its records.
-        encoder: True if it evaluates encoders, and no decoders.
+        encoder: True if it evaluates encoders only, False if decoders only.
         sample_noun: the name of its samples, such as "prompts".
         record: the type of its lines in results.jsonl, a `schema.CellRecord` with a `value`.
         identity: the fields that identify a cell, besides those of every record.
         curve: the kind of its values by length; "" where no curve is drawn.
-        figure: what a figure of its records has beside the lengths: "depth" and "task" are the rows of a grid of fractions,
+        figure: what a figure of its records shows besides the lengths: "depth" and "task" are the rows of a grid of fractions,
             "position" the windows in `windows`; "": there is no figure.
         unseen: True if its text must not have been trained on, so that only the run's own held-out text counts.
-        grouped: True if one task may stand for several, some of which may have no samples.
-        costly: True if reading the samples takes a time that matters beside the training.
+        grouped: True if one task may consist of several, some of which may have no samples.
+        costly: True if reading the samples takes a significant time compared with training.
 
     Args:
         lengths: tokens of a sample.
@@ -108,7 +109,7 @@ class Evaluation:
         return "perplexity" if self.curve == "perplexity" else "accuracy"
 
     def plans(self, trained: Trained) -> list[Plan]:
-        """The measurements; UserError where the run or the options do not allow them."""
+        """The measurements; UserError if the run or the options do not allow them."""
         raise NotImplementedError
 
     def texts(self, length: int) -> float:
@@ -116,7 +117,7 @@ class Evaluation:
         raise NotImplementedError
 
     def wanted(self, length: int, record: Mapping[str, Any] | None) -> int | None:
-        """The samples of a depth and task at a length, given the newest record; None where only a record can tell."""
+        """The number of samples of a depth and task at a length, given the newest record; None: it takes a record to know it."""
         raise NotImplementedError
 
     def places(self) -> list[Place]:
@@ -128,29 +129,29 @@ class Evaluation:
         return self
 
     def joined(self, others: Sequence[Any]) -> "Evaluation":
-        """One evaluation in place of several that are equal but for their tasks."""
+        """One evaluation in place of several that are equal except for their tasks."""
         return self
 
     def required(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
-        """The fields of a record that must have these values for it to answer this evaluation of a run."""
+        """The values that fields of a record must have for the record to answer this evaluation of a run."""
         return {}
 
     def asks(self, record: Mapping[str, Any], config: Config, overrides: Mapping[str, Any]) -> bool:
-        """True if a record answers this evaluation, at whatever length, depth and task.
+        """True if a record answers this evaluation, at any length, depth and task.
 
         Args:
-            record: of a cell, or of stopped lengths with its `of` as `eval`.
+            record: a record of a cell; or one of stopped lengths, with its `of` as `eval`.
             overrides: all changes at evaluation, values by dotted names.
         """
         asked = {"eval": self.name, "overrides": configs.typed(overrides)} | self.required(record, config)
         return all(name in record and record[name] == value for name, value in asked.items())
 
     def headings(self, record: Mapping[str, Any]) -> list[str]:
-        """The given tasks to which a record belongs; "" where there are no tasks."""
+        """The given tasks to which a record belongs; "" if there are no tasks."""
         return [""]
 
     def gives_up(self, empty: int) -> bool:
-        """True if longer lengths are skipped after so many consecutive lengths without a correct answer."""
+        """True if longer lengths are skipped after `empty` consecutive lengths without a correct answer."""
         return False
 
     @property
@@ -169,12 +170,12 @@ class Evaluation:
 
     @staticmethod
     def mean(values: Sequence[float], weights: Sequence[float]) -> float:
-        """The mean of records' values with their `weight`."""
+        """The mean of records' values, weighted by their `weight`."""
         return float(np.average(values, weights=weights))
 
     @classmethod
     def seconds(cls, length: int) -> float:
-        """About how long a sample takes on one core, its linear layers and attention; 0 where it does not matter."""
+        """The approximate time of a sample on one core, for linear layers and attention; 0 if it is negligible."""
         return length / 1e5 + length**2 / 1e9 if cls.costly else 0.0
 
 

@@ -33,9 +33,9 @@ class ContrastiveRecord(schema.CellRecord):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Contrastive(Evaluation):
-    """The loss of held-out triplets that a contrastive training minimises, their texts cut at each length.
+    """The loss that contrastive training minimises, on held-out triplets with texts cut at each length.
 
-    A query has the texts of its batch as candidates: losses of batches of other sizes cannot be compared.
+    The candidates for a query are the texts of its batch, so losses with different batch sizes cannot be compared.
     """
 
     name = "contrastive"

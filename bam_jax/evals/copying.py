@@ -1,4 +1,4 @@
-"""Copying: the nats that a passage costs less when the same passage stands far back in the text."""
+"""Copying: the decrease of a passage's loss in nats when the same passage occurs far back in the text."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Count, Finite, Line, Loss, Natural
 
-_STREAM = 0xC097  # a fourth word in the seed of a sample: never the numbers of a training
+_STREAM = 0xC097  # a fourth word in the seed of a sample, so that no numbers are those of a training
 
 
 class CopyingRecord(schema.CellRecord):
@@ -35,14 +35,14 @@ class CopyingRecord(schema.CellRecord):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Copying(TaskEvaluation):
-    """The gain in nats a token from a passage's first occurrence, at each length.
+    """The gain in nats per token from an earlier occurrence of a passage, at each length.
 
         gain = loss(passage | other passage, text) - loss(passage | passage, text)
 
-    The passage ends a sample of the given length, and stands at its start as well, or another one of its kind in its place.
-    Both samples have the same text between. A model that looks no further than the passage has a gain of 0, so that unlike
-    accuracies there is no floor. The passage is held-out text ("text"), held-out tokens in random order ("random"), or the
-    five digits of a passkey that the prompt's end asks for ("passkey").
+    Each sample has the given length and ends with the passage. One sample also starts with the passage, the other with another
+    passage of the same kind. The text between is the same in both. A model that attends no further than the passage has a gain of
+    0, so unlike for accuracies, there is no floor. The passage is held-out text ("text"), held-out tokens in random order
+    ("random"), or the five digits of a passkey that the prompt's end asks for ("passkey").
     """
 
     name = "copying"
@@ -92,7 +92,7 @@ class Copying(TaskEvaluation):
 def passages(
     stream: np.ndarray, task: str, size: int, seed: int, length: int, number: int
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """A sample [length] with the copy and one without, and the number of their last tokens that are the passage."""
+    """A sample [length] with the copy, one without, and the number of tokens of the passage that ends both."""
     rng = np.random.default_rng([seed, length, number, _STREAM])
     window = lambda n: stream.take(np.arange(n) + rng.integers(len(stream)), mode="wrap")
     kinds = {"text": window, "random": lambda n: stream[rng.integers(len(stream), size=n)]}
@@ -103,7 +103,7 @@ def passages(
 def keys(
     prompts: passkey.Prompts, digits: Sequence[int], length: int, number: int
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """As `passages` of a passkey prompt, whose key stands at its start, and with another key in every digit."""
+    """Like `passages`: a passkey prompt with its key at the start, and the same prompt with a key that differs in every digit."""
     prompt, answer = prompts(length - DIGITS, 0.0, number)
     other, ids = prompt.copy(), list(digits)
     for start in range(len(prompt) - DIGITS + 1):

@@ -1,6 +1,6 @@
-"""MMLU, ARC, HellaSwag, LongBench v2 and WikiText, as the LM Evaluation Harness asks and scores them.
+"""MMLU, ARC, HellaSwag, LongBench v2 and WikiText, with the prompts and the scoring of the LM Evaluation Harness.
 
-Its tasks are read from its own files by `bam_jax.evals.lm_eval_adapter`; the questions lie in a local folder,
+`bam_jax.evals.lm_eval_adapter` reads the tasks from the harness's own files. The questions are in a local folder; see
 `bam_jax.data.tasks.benchmarks`.
 """
 
@@ -41,7 +41,7 @@ class HarnessRecord(schema.CellRecord):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Harness(TaskEvaluation):
-    """The accuracy of answers to benchmarks' questions; lengths are the tokens that the model reads at most."""
+    """The accuracy on benchmark questions; lengths are the maximum number of tokens that the model reads."""
 
     name = "harness"
     sample_noun = "questions"
@@ -63,7 +63,7 @@ class Harness(TaskEvaluation):
 
     @property
     def quantity(self) -> Literal["accuracy", "perplexity"]:
-        return "perplexity" if {*self.tasks} == {"wikitext"} else "accuracy"  # of a word
+        return "perplexity" if {*self.tasks} == {"wikitext"} else "accuracy"  # perplexity of a word
 
     def plans(self, trained: Trained) -> list[Plan]:
         if self.data is None:
@@ -75,7 +75,7 @@ class Harness(TaskEvaluation):
             numbers = {length: self._numbers(trained, task, length) for length in self.lengths}
             identity = {"task": name, "shots": self.shots, "data": self.data, "data_hash": task.hash}
             identity["longer"] = self.longer
-            if name == "wikitext":  # whose perplexity is no mean over pages
+            if name == "wikitext":  # its perplexity is not a mean over pages
                 identity["pages"] = min(self.questions, len(task.eval_docs))
             wanted: Wanted = {(length, None): min(self.questions, len(numbers[length])) for length in self.lengths}
             plans.append(Plan(identity, wanted, functools.partial(measure, trained, task=task, numbers=numbers)))
@@ -118,13 +118,13 @@ class Harness(TaskEvaluation):
 
 
 def measure(trained: Trained, todo: Sequence[SampleRange], *, task: Any, numbers: dict[int, list[int]]) -> Results:
-    from lm_eval import evaluator  # not before it is needed: it is large
+    from lm_eval import evaluator  # imported only when needed: it is large
 
     name = task.config.task
     for samples in sorted(todo):
         asked = numbers[samples.length][samples.first : samples.stop]
         adapter = _adapter(trained, samples.length)
-        # One iteration: standard errors of means need none, others are not wanted.
+        # One bootstrap iteration: standard errors of means need none, and others are not used.
         said = evaluator.evaluate(adapter, {"tasks": {name: task}}, samples={name: asked}, bootstrap_iters=1)
         metrics = {key.removesuffix(",none"): value for key, value in said["results"][name].items() if "," in key}
         metrics = {key: float(value) for key, value in metrics.items() if value != "N/A"}

@@ -1,4 +1,4 @@
-"""The likelihood of continuations after contexts: few compiled shapes, and contexts of any length.
+"""The likelihood of continuations after contexts of any length, with few compiled shapes.
 
 Source: the requests of the LM Evaluation Harness; truncation in the middle as in LongBench (Bai et al. 2023).
 """
@@ -28,16 +28,16 @@ LEAST = 32
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A continuation whose likelihood is wanted after a context of one token at least, both [tokens] int32."""
+    """A continuation whose likelihood after a context of at least one token is requested, both [tokens] int32."""
 
     context: np.ndarray
     continuation: np.ndarray
 
 
 def middle(tokens: np.ndarray, most: int) -> np.ndarray:
-    """A text [tokens] without its middle if it has more than `most` tokens: the rest is half beginning, half end.
+    """A text [tokens], without its middle if it has more than `most` tokens: the rest is half beginning, half end.
 
-    Source: LongBench, which asks about the text at its end, and explains the task at its beginning.
+    Source: LongBench, whose prompts explain the task at the beginning and ask the question at the end.
 
     >>> middle(np.arange(9), 5)
     array([0, 1, 6, 7, 8])
@@ -61,7 +61,7 @@ def fitting(request: Request, budget: int) -> Request:
 def batches(
     lengths: Sequence[int], budget: int, rows_of: Callable[[int], int]
 ) -> Iterator[tuple[int, list[tuple[list[int], int]]]]:
-    """Padded length, and batches of texts with their padded number of rows; the longest first.
+    """For each padded length, the longest first: batches of texts, each with its padded number of rows.
 
     >>> list(batches([40, 100, 45, 41], 512, lambda length: 2))
     [(128, [([1], 1)]), (48, [([0, 2], 2), ([3], 1)])]
@@ -81,7 +81,7 @@ def score(
 
         sum_t log p(continuation[t] | context, continuation[< t])
 
-    Requests that read the same tokens, as the answers A, B, C and D of one question do, are read once.
+    Requests with the same input tokens, such as the answers A, B, C and D of one question, are read once.
     """
     read: dict[bytes, list[int]] = collections.defaultdict(list)
     fit = [fitting(request, budget) for request in requests]
@@ -100,7 +100,7 @@ def score(
             for row, number in enumerate(batch):
                 tokens[row, : lengths[number]] = rows[number].tokens
                 rows[number].ask(places[row], targets[row], owner[row])
-            # Padding is behind a row, where no token of a causal model sees it.
+            # Padding is at the end of a row, where no token of a causal model sees it.
             found, best = map(np.asarray, _logprobs(graph, state, tokens, places, targets))
             real = owner >= 0
             np.add.at(sums, owner[real], found[real])
@@ -120,7 +120,7 @@ class _Row:
         return sum(len(continuation) for _, continuation in self.continuations)
 
     def ask(self, places: np.ndarray, targets: np.ndarray, owner: np.ndarray) -> None:
-        """Fill in the place, the id and the request of each token to score."""
+        """Fill in the position, the id and the request of each token to score."""
         stop = 0
         for number, continuation in self.continuations:
             start, stop = stop, stop + len(continuation)
@@ -144,7 +144,7 @@ def most_likely(
 
 
 def _power(number: int) -> int:
-    """The least power of two that is not less."""
+    """The smallest power of two that is at least `number`."""
     return 1 << max(0, number - 1).bit_length()
 
 
@@ -167,6 +167,6 @@ def _logprobs(
         logits = head_logits(vector, kernel, bias)
         return logits[target] - jax.nn.logsumexp(logits), jnp.argmax(logits) == target
 
-    # At most so many rows of logits exist at once.
+    # The batch size limits how many rows of logits exist at once.
     found, best = jax.lax.map(head, (picked, targets.ravel()), batch_size=losses.chunk_rows(kernel.shape[1]))
     return found.reshape(targets.shape), best.reshape(targets.shape)

@@ -1,7 +1,7 @@
-"""The adapter of the LM Evaluation Harness: a model as the harness asks it, and its own tasks over local files.
+"""The adapter for the LM Evaluation Harness: a model with the harness's interface, and the harness's tasks over local files.
 
-It imports lm_eval, which is large.
-Prompts, few-shot examples, answers and metrics are upstream's; reading files, tokens, batches and truncation are ours.
+It imports lm_eval, which is large. Prompts, few-shot examples, answers and metrics are upstream's; reading of files,
+tokenisation, batches and truncation are ours.
 """
 
 import contextlib
@@ -27,17 +27,17 @@ from bam_jax.evals.likelihood import Request, score
 from bam_jax.models.transformer import Decoder
 
 FOLDERS = ("arc", "hellaswag", "longbench2", "mmlu/default", "wikitext")
-"""Of lm_eval's tasks: looking through all of them takes seconds."""
+"""Folders of lm_eval's tasks: searching all of them would take seconds."""
 
 
 class Adapter(TemplateLM):
-    """A decoder that answers requests of texts.
+    """A decoder that answers requests with texts.
 
-    A request that is longer than the budget is cut in the middle. An empty context becomes the end of a document, or a newline
-    where the tokenizer has no such token.
+    A request that is longer than the budget is cut in the middle. An empty context becomes the end token, or a newline if the
+    tokenizer has no end token.
 
     Args:
-        budget: tokens that are read at most.
+        budget: maximum number of tokens that are read.
         memory: for activations, bytes.
     """
 
@@ -55,7 +55,7 @@ class Adapter(TemplateLM):
         return list(self._ids(string))
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
-        """Of requests (context, continuation) the log-likelihood in nats, and whether greedy decoding writes it."""
+        """For requests (context, continuation), the continuation's log-likelihood in nats, and whether it is the greedy one."""
         return super().loglikelihood(requests, disable_tqdm=True)
 
     def fits(self, context: str, continuation: str) -> bool:
@@ -71,7 +71,7 @@ class Adapter(TemplateLM):
         return score(self._decoder, asked, budget=self._budget, memory=self._memory)
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[float]:
-        """Of requests (text,) the log-likelihood in nats, in full windows; each token is predicted once."""
+        """For requests (text,), the log-likelihood in nats, in full windows; each token is predicted once."""
         windows: list[Request] = []
         counts = []
         for (text,) in (request.args for request in requests):
@@ -84,13 +84,13 @@ class Adapter(TemplateLM):
         return [sum(nats for nats, _ in scores[end - count : end]) for end, count in zip(ends, counts, strict=True)]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[str]:
-        raise NotImplementedError  # No task of `benchmarks.TASKS` writes.
+        raise NotImplementedError  # No task of `benchmarks.TASKS` generates text.
 
 
 class Local(ConfigurableTask):
     """A task of the harness whose records are read by `bam_jax.data.tasks.benchmarks`; the folder is in its metadata.
 
-    Only the splits that are needed are read: without shots, the one that is asked.
+    Only the splits that are needed are read: without shots, the one with the questions.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -128,7 +128,7 @@ def manager(data: str) -> lm_eval.tasks.TaskManager:
 
 def load(names: Sequence[str], data: str, shots: int) -> dict[str, Local]:
     """Tasks of the harness, ready to be asked."""
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it says of each task what it takes for granted
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it logs its default assumptions for each task
     datasets.disable_progress_bars()
     asked = [{"task": name, "class": Local, "num_fewshot": shots} for name in names]
     found = manager(data).load({"group": "asked", "task": asked})["tasks"]

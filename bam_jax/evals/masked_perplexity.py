@@ -1,4 +1,4 @@
-"""Perplexity of masked tokens: what an encoder's training lowers, on held-out text and at any length.
+"""Perplexity of masked tokens, which an encoder's training minimises, on held-out text and at any length.
 
 Source: Devlin et al. 2019, section 3.1; CABLE, figure 6, which shows its logarithm in training.
 """
@@ -18,7 +18,7 @@ from bam_jax.system.fields import Count, Line, Positive
 
 
 class MaskedPerplexityRecord(schema.CellRecord):
-    """Sequences of held-out text, of which there are `of`, with `masked` tokens to predict; `data_hash` is the text's."""
+    """Sequences of held-out text, of which there are `of`, with `masked` tokens to predict; `data_hash` identifies the text."""
 
     value: Positive
     depth: NotRequired[None]
@@ -28,9 +28,9 @@ class MaskedPerplexityRecord(schema.CellRecord):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskedPerplexity(HeldOutText):
-    """Perplexity of the tokens that are hidden as in training, `config.data.mask_fraction` of held-out text.
+    """Perplexity of the tokens that are masked as in training, `config.data.mask_fraction` of held-out text.
 
-    As in training, some of them are replaced or kept. All runs on one text have the same ones hidden, whatever their seed.
+    As in training, some of them are replaced or kept. The same tokens of a text are masked for all runs, whatever their seed.
     """
 
     name = "masked_perplexity"

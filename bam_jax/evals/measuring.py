@@ -1,4 +1,4 @@
-"""Measures what is missing of an evaluation of a run, and appends a record for each cell to results.jsonl."""
+"""Measures the missing cells of an evaluation of a run, and appends a record for each cell to results.jsonl."""
 
 import contextlib
 import dataclasses
@@ -37,7 +37,7 @@ _SOURCES = {"data.source", "data.held_out_source"}
 
 @dataclasses.dataclass(frozen=True)
 class Started:
-    """A plan, the fields by which its records are found, and those records by length and depth, each sample once."""
+    """A plan, the fields that identify its records, and those records by length and depth, each sample once."""
 
     plan: Plan
     identity: Mapping[str, Any]
@@ -62,20 +62,20 @@ def evaluate(
     allow: Collection[str] = (),
     progress: bool | None = None,
 ) -> list[Cell]:
-    """Evaluate the newest checkpoint of a run, and append to its `results.jsonl` what is not there yet.
+    """Evaluate the newest checkpoint of a run, and append the missing records to its `results.jsonl`.
 
-    A record holds `eval`, `length`, `depth`, `value`, `unit`, `first` and `n` (it is about the prompts, sequences, samples or
-    questions `first`, `first` + 1 ... `first` + `n` - 1), the other results of the evaluation, the fields that tell its cells
-    from others' (`Evaluation.identity`), `step`, `overrides`, `config` (the run's digest), `tokenizer` (its hash), `commit` (of
-    the code; null outside a git checkout) and `seconds`. More trials, samples, questions or tokens than before add a record
-    with those that were missing, so that the mean of a cell's records (`Evaluation.mean`) is the cell's value. Where patience
-    ends an evaluation, a record of `STOPPED` names the skipped lengths; an evaluation without patience measures them.
+    A record contains `eval`, `length`, `depth`, `value`, `unit`, `first` and `n` (it covers the prompts, sequences, samples or
+    questions `first`, `first` + 1 ... `first` + `n` - 1), the other results of the evaluation, the fields that identify its cells
+    (`Evaluation.identity`), `step`, `overrides`, `config` (the run's digest), `tokenizer` (its hash), `commit` (of the code; null
+    outside a git checkout) and `seconds`. If more trials, samples, questions or tokens are requested than before, only the
+    missing ones are measured and added as another record. The value of a cell is the mean of its records (`Evaluation.mean`). If
+    patience ends an evaluation, a record of `STOPPED` names the skipped lengths; an evaluation without patience measures them.
 
-    With `prune_cache` long texts are read through a cache that drops keys which a head's prior makes negligible ("exact"), or
-    which together hold less than a share of a row's attention; records name the share.
+    With `prune_cache`, long texts are read through a cache that drops keys that a head's prior makes negligible ("exact"), or
+    keys that together receive less than a given share of a row's attention; records name the share.
 
-    Overrides `mesh.*` shard the model and its caches over devices (`sharding.take_mesh`), which may be those of several
-    processes that all call this. Records do not depend on the mesh, up to rounding; process 0 writes them.
+    Overrides `mesh.*` shard the model and its caches over devices (`sharding.take_mesh`), which may belong to several processes
+    that all call this function. Records do not depend on the mesh, up to rounding; process 0 writes them.
     """
     resources.keep_freed_memory()
     run, name = bundled.find(run), evaluation.name
@@ -161,16 +161,16 @@ def _prepare(
     progress: bool | None,
 ) -> tuple[Trained, dict[str, Any], dict[str, Any]]:
     own = run_folder.read_config(run)
-    step = agreement.from_first(run_folder.trained_step(run))  # once: a training may save another in the meantime
+    step = agreement.from_first(run_folder.trained_step(run))  # read once: training may save another one
     config, tokenizer, decoder = checkpoint.restore_model(run, overrides=evaluation.overrides, step=step, mesh=mesh)
     for stack in decoder.stacks():
         stack.attention.tiling = Tiling(skip="exact" if skip else "off")
     decoder.prune_cache = prune_cache
-    # One layer is compiled instead of each: a forward pass is no slower for it, as a training step would be.
+    # Compile one layer instead of each: this would slow down a training step, but not a forward pass.
     decoder.config = dataclasses.replace(config.model, scan=True)
     source = {"config": configs.digest(own), "tokenizer": tokenizer.hash, "commit": git.describe()}
     overrides = configs.typed(evaluation.overrides) | ({} if skip else {"skip": "off"})
-    if prune_cache not in ("off", "exact"):  # which give the same results
+    if prune_cache not in ("off", "exact"):  # these two give the same results
         overrides |= {"prune_cache": prune_cache}
     if config.model.causal == evaluation.encoder:
         known = ", ".join(name for name, kind in EVALUATIONS.items() if kind.encoder != config.model.causal)
@@ -187,12 +187,12 @@ def _prepare(
 
 
 def _text_of(config: Config) -> str:
-    """The JSON of the fields that decide which text a run reads: the same for models of all sizes."""
+    """The fields that determine which text a run reads, as JSON: the same for models of all sizes."""
     return configs.to_json(Config(data=config.data, model=ModelConfig(causal=config.model.causal)))
 
 
 def _check_text(run: Path, own: Config, spec: str, allow: frozenset[str]) -> None:
-    """Raise UserError where a run's text has changed since its training: other documents are held out then."""
+    """Raise UserError if a run's text has changed since its training, because other documents would then be held out."""
     known = checkpoint.trained_data(run)
     apart = all(part.held_out_source for part in loader.texts_of(own).values())
     if known is None or apart or known == _trained_data(_text_of(own), spec, allow):
@@ -215,7 +215,7 @@ def _held_out(text: str, spec: str, allow: frozenset[str]) -> np.ndarray:
 
 
 def _check_tokenizer(run: Path, tokenizer: tokenizers.Tokenizer) -> None:
-    """Raise UserError where results come from another tokenizer, which the oldest do not name."""
+    """Raise UserError if results come from another tokenizer; the oldest results do not name theirs."""
     for record in records.read_results(run)[0]:
         if "tokenizer" in record:
             tokenizer.check(record["tokenizer"], str(run / records.RESULTS))
@@ -238,7 +238,7 @@ def _measure(run: Path, started: Iterable[Started], source: Mapping[str, Any], b
     for each in started:
         known, remaining = each.records, each.missing()
         measured = iter(each.plan.measure(remaining))
-        # Patience ends nothing while a shorter length than those that it leaves out is still to be measured.
+        # Patience does not end the loop while a length shorter than the skipped ones is still to be measured.
         while {samples.length for samples in remaining} - {*each.plan.left_out(known)[0]}:
             begun = time.perf_counter()
             samples, result = next(measured)
@@ -247,7 +247,7 @@ def _measure(run: Path, started: Iterable[Started], source: Mapping[str, Any], b
             count += 1
             place = {"length": samples.length, "depth": samples.depth, "first": samples.first, "n": samples.n}
             record = {**each.identity, **place, **result, **source}
-            # A record that could not be read again, such as the perplexity of a model that gives NaN, is refused here.
+            # Refuse a record that could not be read again, such as a perplexity of NaN.
             where = f"{run}: what {record['eval']} found at {record['length']} tokens"
             records.checked(record, where, "it was not written; train the model again, at a lower rate perhaps")
             jsonl.append(path, record)
@@ -256,7 +256,7 @@ def _measure(run: Path, started: Iterable[Started], source: Mapping[str, Any], b
             bar.set_postfix_str(text, refresh=False)
             bar.update(samples.length * samples.n)
             if not remaining:
-                next(measured, None)  # all is written: embeddings kept for a resumption can go
+                next(measured, None)  # all is written: embeddings kept for resuming can be deleted
         _note_stop(run, each, known, source)
 
 
@@ -298,7 +298,7 @@ def summarise(run: str | os.PathLike, evaluation: Evaluation, measured: Sequence
 
 
 def _log(run: Path, evaluation: Evaluation, measured: Sequence[Cell]) -> None:
-    """Writes the means to the logger of the run's training, such as "passkey/4096 tokens" at the checkpoint's step."""
+    """Write the means to the logger of the run's training, under names such as "passkey/4096 tokens" at the checkpoint's step."""
     config = run_folder.read_config(run)
     if config.logger and measured:
         changes = ", ".join(f"{name}={value}" for name, value in sorted(evaluation.overrides.items()))

@@ -38,12 +38,12 @@ FORCED = DIGITS - 1
 """Digits of the answer that a model is given after the prompt."""
 
 COMPILE = 2e10
-"""Floating-point operations that are cheaper than compiling another shape: those of about a second on one core."""
+"""Floating-point operations that are cheaper than compiling another shape: about a second on one core."""
 
 CHUNK = 2**14
 """Tokens of a prompt that are read at once, at most."""
 
-_STREAM = 0x9A55  # a fifth word in the seed of a prompt, where training has two: never the same numbers
+_STREAM = 0x9A55  # a fifth word in the seed of a prompt; seeds in training have two, so random numbers never coincide
 
 Sample = tuple[np.ndarray, np.ndarray]
 """Tokens of a prompt, and the five tokens of its answer."""
@@ -53,16 +53,16 @@ type Prompts = Callable[[int, float, int], Sample]
 length alone."""
 
 GIVEN = {"paper": 0, "first_digit": 1}
-"""Digits by which a key of the paper's prompts is longer than five; the prompt ends with them. The last five are asked for.
+"""Number of digits beyond five of a key in the paper's prompts. The prompt ends with these; the last five are the answer.
 
-Source: BAM's authors give the first digit in their runs over long contexts (their code), and none in the others.
+Source: BAM's authors give the first digit in their runs with long contexts (their code), and none in the others.
 """
 
 PROMPTS = ("toy", *GIVEN)
 
 
 def toy(stream: np.ndarray, tokenizer: Tokenizer, seed: int) -> Prompts:
-    """Prompts of held-out text [tokens] from a place of their own, each with one key in the form that training plants."""
+    """Prompts of held-out text [tokens], each from a random position and with one key in the form that training plants."""
     if not isinstance(tokenizer, CharTokenizer):
         raise UserError(f"the toy prompt needs the tokenizer 'char', not {tokenizer.name!r}; give --prompt=paper")
 
@@ -90,7 +90,7 @@ def paper(tokenizer: Tokenizer, seed: int, *, given: int = 0) -> Prompts:
 
 
 class PasskeyRecord(schema.CellRecord):
-    """Prompts at one depth; `data_hash` of the toy prompts' text, which older records lack."""
+    """Prompts at one depth; `data_hash` identifies the text of toy prompts; older records lack it."""
 
     value: Share
     depth: Share
@@ -101,7 +101,7 @@ class PasskeyRecord(schema.CellRecord):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Passkey(Evaluation):
-    """The share of prompts of each length and depth whose five digits are all found."""
+    """The share of prompts of each length and depth for which the model predicts all five digits."""
 
     name = "passkey"
     sample_noun = "prompts"
@@ -158,7 +158,7 @@ class Passkey(Evaluation):
 def correct(decoder: nnx.Module, samples: Sequence[Sample], *, slots: int, rows: int) -> np.ndarray:
     """Whether each digit is the most likely token after the prompt and the true digits before it, [samples, 5] bool.
 
-    One forward pass of prompts that are padded on the left, so that several lengths share a compiled program.
+    It takes one forward pass. Prompts are padded on the left, so that several lengths share a compiled program.
     """
     answers = np.stack([answer for _, answer in samples])
     tokens = np.stack([np.concatenate([prompt, answer[:FORCED]]) for prompt, answer in samples])
@@ -170,7 +170,7 @@ def correct(decoder: nnx.Module, samples: Sequence[Sample], *, slots: int, rows:
 
 
 def _one_by_one(decoder: transformer.Decoder, samples: Iterable[Sample], slots: int) -> Iterator[np.ndarray]:
-    """As `correct` for each prompt, [1, 5] bool, read in pieces from its first difference to the one before."""
+    """Like `correct`, for each prompt, [1, 5] bool. A prompt is read in pieces, from where it differs from the one before."""
     reader = generate.TextReader(decoder, slots + FORCED, chunk=CHUNK, read=DIGITS)
     for tokens, answer in samples:
         logits = reader(np.concatenate([tokens, answer[:FORCED]]))

@@ -40,7 +40,7 @@ class PerplexityRecord(schema.CellRecord):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeldOutText(Evaluation):
-    """A perplexity of held-out text in sequences of each length, one at least."""
+    """A perplexity of held-out text in sequences of each length, at least one."""
 
     sample_noun = "sequences"
     curve = "perplexity"
@@ -99,12 +99,12 @@ class Perplexity(HeldOutText):
 
 
 def to_perplexity(loss: float) -> float:
-    with np.errstate(over="ignore"):  # an infinite perplexity is refused where it would be written
+    with np.errstate(over="ignore"):  # an infinite perplexity is refused when it is written
         return float(np.exp(loss))
 
 
 def available(stream: np.ndarray, length: int, tokens: int) -> int:
-    """The number of non-overlapping sequences of a length in `tokens` of a stream [tokens], one at least.
+    """The number of non-overlapping sequences of a length in `tokens` of a stream [tokens], at least one.
 
     >>> available(np.zeros(1000), 64, 512)
     8
@@ -125,8 +125,8 @@ def token_losses(
 
         nll[n, t] = -log p(targets[n, t] | inputs[n]), of which a decoder sees inputs[n, 0] ... inputs[n, t]
 
-    Sequences shorter than a row stand in it end to end, as documents with positions of their own: all lengths share
-    what is compiled.
+    Sequences shorter than a row are packed into it, as documents with positions of their own, so that all lengths share a
+    compiled program.
 
     Args:
         inputs, targets: [sequences, length] ids.
@@ -151,7 +151,7 @@ def token_losses(
 
 
 def sequences(stream: np.ndarray, samples: SampleRange, *, shift: int = 0) -> np.ndarray:
-    """The tokens of samples, [sequences, length]: those of the stream [tokens] from n L + shift on, with L the length."""
+    """The tokens of samples, [sequences, length]: sample n starts at n L + shift in the stream [tokens], with L the length."""
     start, stop = (number * samples.length + shift for number in (samples.first, samples.stop))
     return stream[start:stop].reshape(samples.n, samples.length)
 
@@ -167,7 +167,7 @@ def by_window(nll: np.ndarray, window: int) -> list[float]:
 
 
 def fit_rows(trained: Trained, todo: Sequence[SampleRange]) -> tuple[int, int]:
-    """The tokens of a row, which are those of the longest sample, and the number of rows that are computed at once."""
+    """The length of a row, that of the longest sample, and the number of rows that are computed at once."""
     for samples in todo:
         trained.decoder.check_length(samples.length)
     row = max((samples.length for samples in todo), default=0)

@@ -25,9 +25,9 @@ class Trained:
 
     Args:
         config: of the run, with the overrides of the evaluation.
-        held_out: gives the held-out text, [tokens] int32.
+        held_out: returns the held-out text, [tokens] int32.
         memory: for activations, bytes.
-        folder: of the run, in which an evaluation may keep what a kill would lose; None: there is none.
+        folder: of the run, where an evaluation may store intermediate results in case it is killed; None: there is none.
         progress: see `console.progress`; for work before the first record.
     """
 
@@ -73,7 +73,7 @@ class Plan:
 
     Args:
         identity: the fields that identify their records among those of the same evaluation, such as the seed.
-        measure: yields results, shorter samples first. It resumes once more after the last result is written.
+        measure: yields results, shorter samples first. It is advanced once more after the last result is written.
         patience: consecutive lengths without a correct answer after which longer ones are skipped; 0: none is.
     """
 
@@ -85,7 +85,7 @@ class Plan:
     def left_out(self, records: Iterable[Mapping[str, Any]]) -> tuple[list[int], list[int]]:
         """The lengths that patience skips, and the empty ones before them.
 
-        They follow from the records and `wanted` alone, so that a command that was killed skips the same ones.
+        They depend only on the records and `wanted`, so that a resumed command skips the same ones.
         """
         wanted, measured, right = Counter[int](), Counter[int](), Counter[int]()
         for (length, _), n in self.wanted.items():
@@ -112,13 +112,13 @@ def hash_tokens(stream: np.ndarray) -> str:
 
 
 def check_memory(memory: float) -> None:
-    """Raise UserError where memory is no finite number of GiB above 0."""
-    if not 0 < memory < math.inf:  # NaN is not either
+    """Raise UserError if memory is not a finite number of GiB above 0."""
+    if not 0 < memory < math.inf:  # NaN fails as well
         raise UserError(f"--memory={memory} must be a number of GiB above 0, such as 2")
 
 
 def rows_within(memory: float, length: int, config: ModelConfig, *, cached: bool = False) -> int:
-    """The number of rows of a length that are computed at once, one at least.
+    """The number of rows of a length that are computed at once, at least one.
 
     A forward pass keeps one layer's activations: about 8 vectors of the width and 3 of the hidden width for each
     token, in float32, whatever the number of layers. A cache keeps a key and a value of each layer as well.

@@ -1,4 +1,4 @@
-"""Reads, checks and merges records of evaluations. Everything that reads results.jsonl does so here."""
+"""Reads, checks and merges records of evaluations. All reading of results.jsonl goes through this module."""
 
 import json
 from collections import Counter
@@ -59,11 +59,11 @@ def read_results(run: Path) -> tuple[list[Cell], list[dict[str, Any]]]:
 def divide(lines: Iterable[dict[str, Any]]) -> tuple[list[Cell], list[dict[str, Any]]]:
     """Checked lines as cells and stopped lengths (`schema.StoppedRecord`), each once.
 
-    An old record without a `first` is about the samples after those of the records of its cell above it.
+    An old record without a `first` covers the samples after those of earlier records of its cell.
     """
     distinct: dict[str, dict[str, Any]] = {}
     for record in lines:
-        if "overrides" in record:  # an unknown evaluation may have none; old ones are text
+        if "overrides" in record:  # an unknown evaluation may have none; in old records they are text
             record["overrides"] = config.typed(record["overrides"])
         distinct.setdefault(json.dumps(record, sort_keys=True), record)
     cells, stops, ends = [], [], Counter[str]()
@@ -79,7 +79,7 @@ def divide(lines: Iterable[dict[str, Any]]) -> tuple[list[Cell], list[dict[str, 
 
 
 def cover(cells: Iterable[Cell], wanted: int | None = None) -> list[Cell]:
-    """Picks the records of one cell that together have its samples 0, 1, 2 and so on, each once."""
+    """Pick the records of one cell that together cover its samples 0, 1, 2 and so on, each once."""
     ends: dict[int, Cell | None] = {0: None}
     for cell in sorted(cells, key=lambda cell: cell["first"]):
         if cell["first"] in ends:
@@ -94,7 +94,7 @@ def cover(cells: Iterable[Cell], wanted: int | None = None) -> list[Cell]:
 
 
 def without_repeats(cells: Iterable[Cell]) -> list[Cell]:
-    """Cells without repeated samples, and without those of a text that a newer one has replaced."""
+    """Cells without repeated samples, and without cells of a text that a newer text has replaced."""
     groups: dict[str, list[Cell]] = {}
     newest: dict[str, str] = {}
     for cell in cells:
@@ -105,7 +105,7 @@ def without_repeats(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def merge(older: Sequence[Cell], newer: Sequence[Cell]) -> list[Cell]:
-    """The cells of two sources of a run; the newer one of two about the same samples."""
+    """The cells of a run from two sources; of two cells for the same samples, the newer one."""
     spans = {(identity(cell), cell["first"], cell["n"]) for cell in newer}
     kept = [cell for cell in older if (identity(cell), cell["first"], cell["n"]) not in spans]
     return [*kept, *newer]

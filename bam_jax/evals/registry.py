@@ -57,7 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _reader(kind: Any) -> Callable[[str], Any]:
-    """The function that reads an option's text, by the type of its field; an option that is not given is None."""
+    """The function that parses an option's text, by the type of its field; an option that is not given is None."""
     if typing.get_origin(kind) is tuple:
         return lambda text: tuple(text.split(","))
     (plain,) = {*(typing.get_args(kind) or [kind])} - {types.NoneType}
@@ -65,7 +65,7 @@ def _reader(kind: Any) -> Callable[[str], Any]:
 
 
 def from_options(given: argparse.Namespace, overrides: Mapping[str, Any]) -> list[Evaluation]:
-    """The evaluations that a command line asks for; each takes those of the options that it has."""
+    """The evaluations that a command line asks for; each gets the options that it defines."""
     names, lengths = given.eval.split(","), tuple(configs.lengths_of(given.lengths))
     for name in names:
         if name not in EVALUATIONS:

@@ -1,6 +1,6 @@
-"""Retrieval of documents: nDCG@10 of a model's embeddings, or of a ranking that it is held against, by length.
+"""Retrieval of documents: nDCG@10 of a model's embeddings, or of a baseline ranking, by length.
 
-Source: CABLE, section 5.5: texts are cut at each length, documents are ordered by the cosine of their embeddings and a query's.
+Source: CABLE, section 5.5: texts are cut at each length, documents are ranked by the cosine of their embedding and the query's.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.fields import Count, Line, Share
 
 EMBEDDINGS = "embeddings"
-"""The folder in a run's where embeddings lie, by the problem's hash, until the records that need them are written."""
+"""The subfolder of a run for embeddings, by the problem's hash, until the records that need them are written."""
 
 
 class RetrievalRecord(schema.CellRecord):
@@ -46,9 +46,9 @@ class RetrievalRecord(schema.CellRecord):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Retrieval(Evaluation):
-    """The mean nDCG@10 of documents that are ranked for queries; texts are cut at each length.
+    """The mean nDCG@10 of the rankings of documents for queries; texts are cut at each length.
 
-    The queries are the first `samples` of those with an answer. Costs are estimated for a corpus of `documents`.
+    The queries are the first `samples` that have an answer. Costs are estimated for a corpus of `documents`.
     """
 
     name = "retrieval"
@@ -91,7 +91,7 @@ class Retrieval(Evaluation):
         return [Plan(identity, wanted, measured)]
 
     def texts(self, length: int) -> float:
-        # The model reads nothing for a ranking by words or by averages of token embeddings.
+        # Rankings by words or by averages of token embeddings do not run the model.
         return self.documents + self.samples if self.scorer == "encoder" else 0.0
 
     def wanted(self, length: int, record: Mapping[str, Any] | None) -> int | None:
@@ -134,7 +134,7 @@ def measure(trained: Trained, todo: Sequence[SampleRange], *, problem: Problem, 
 
 
 def _discard(embedder: Embedder, lengths: Sequence[int], folder: Path) -> None:
-    """Remove a model's embeddings of a problem, and the folders that nothing else is in."""
+    """Remove a model's embeddings of a problem, and the folders if they are then empty."""
     for length in lengths:
         shutil.rmtree(embedder.folder(folder, length), ignore_errors=True)
     for each in (folder, folder.parent):

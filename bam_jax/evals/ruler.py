@@ -1,7 +1,7 @@
-"""RULER: what a model writes after the prompts of thirteen tasks, and how much of the answers is in it.
+"""RULER: the share of the answers in the text that a model generates after the prompts of thirteen tasks.
 
-Source: Hsieh et al. 2024; the measures and the numbers of tokens from NVIDIA's code. BAM's tables have 50 samples a cell, RULER
-500.
+Source: Hsieh et al. 2024; the metrics and the numbers of tokens are from NVIDIA's code. BAM's tables have 50 samples per cell,
+RULER's 500.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from bam_jax.system.fields import Count, Line, Natural, Share
 CHUNK = 1024
 """Tokens of a prompt that are read at once."""
 ELEVEN = tuple(name for name, task in TASKS.items() if not task.asks_questions)
-"""The tasks that need no file of the user's."""
+"""The tasks that need no file from the user."""
 
 
 class RulerRecord(schema.CellRecord):
@@ -44,7 +44,7 @@ class RulerRecord(schema.CellRecord):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ruler(TaskEvaluation):
-    """The share of RULER's answers that the model writes; lengths count the prompt and the tokens that are written."""
+    """The share of RULER's answers that the model generates; lengths count the prompt and the generated tokens."""
 
     name = "ruler"
     sample_noun = "samples"
@@ -79,7 +79,7 @@ class Ruler(TaskEvaluation):
                 questions[name] = ruler_questions.read(name, path, seed)
         make = Sampler(trained.tokenizer, text, seed, questions)
         for length in self.lengths:
-            trained.decoder.check_length(length - 1)  # the last token written is not read
+            trained.decoder.check_length(length - 1)  # the last generated token is not read
         plans = []
         for task in tasks:
             for length in self.lengths:
@@ -110,7 +110,7 @@ class Ruler(TaskEvaluation):
 
 
 def string_match_all(written: str, answers: Sequence[str]) -> float:
-    """The fraction of the answers that stand in a text, whatever the case of letters.
+    """The fraction of the answers that occur in a text, ignoring case.
 
     >>> string_match_all(" 1234567 and 7654321.", ["1234567", "1111111"])
     0.5
@@ -119,7 +119,7 @@ def string_match_all(written: str, answers: Sequence[str]) -> float:
 
 
 def string_match_part(written: str, answers: Sequence[str]) -> float:
-    """1.0 if any of the answers stands in a text, whatever the case of letters, else 0.0.
+    """1.0 if any of the answers occurs in a text, ignoring case, else 0.0.
 
     >>> string_match_part(" Paris, France.", ["paris", "Lutetia"])
     1.0
@@ -130,7 +130,7 @@ def string_match_part(written: str, answers: Sequence[str]) -> float:
 def write(
     decoder: transformer.Decoder, tokenizer: Tokenizer, samples: Sequence[Sample], *, slots: int, count: int, rows: int
 ) -> list[str]:
-    """Writes after prompts: the most likely token `count` times, up to the end of the document."""
+    """Continue prompts greedily by `count` tokens, and cut the texts at the end token."""
     tokens, lengths = np.zeros((rows, slots), np.int32), np.ones(rows, np.int32)
     for row, sample in enumerate(samples):
         lengths[row] = len(sample.tokens)

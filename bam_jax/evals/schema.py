@@ -1,12 +1,12 @@
-"""The fields of a line in results.jsonl that every evaluation's records have in common."""
+"""The fields of a line in results.jsonl that the records of all evaluations share."""
 
 from typing import Literal, NotRequired, TypedDict
 
 from bam_jax.system.fields import Count, Finite, Line, Natural, Seconds, Share
 
-# Not `Line`: msgspec 0.22 crashes as Python exits if a pattern stands in a union with a list or an object.
+# Not `Line`: msgspec 0.22 crashes when Python exits if a pattern is in a union with a list or an object.
 Setting = str | float | bool | list | dict | None
-"""A value that a field of the configuration had at evaluation; older records have its text."""
+"""The value of a configuration field at evaluation; older records contain it as text."""
 
 
 class Named(TypedDict):
@@ -40,7 +40,7 @@ class OtherRecord(CellRecord):
 
 
 class StoppedRecord(TypedDict):
-    """Lengths of an evaluation (`of`) that were left out, since no prompt was answered at those in `after`."""
+    """Lengths of an evaluation (`of`) that were skipped, because no prompt was answered at those in `after`."""
 
     eval: Literal["stopped"]
     of: Line

@@ -1,4 +1,4 @@
-"""Synthetic tasks of `bam_jax.data.tasks`, asked at any length: recall, recall with forgetting, copying."""
+"""Synthetic tasks of `bam_jax.data.tasks`, evaluated at any length: recall, recall with forgetting, copying."""
 
 import dataclasses
 import functools
@@ -34,8 +34,8 @@ class SyntheticRecord(schema.CellRecord):
 class Synthetic(TaskEvaluation):
     """The share of a synthetic task's answers that are the model's most likely token, at each length.
 
-    Rows have as many items as those of the training context, and are never those of a training. A task need not be the one that
-    the model was trained on.
+    Rows have as many items as at the training context, and are never the rows of a training. The task may differ from the one
+    that the model was trained on.
     """
 
     name = "synthetic"
@@ -90,9 +90,9 @@ def correct(decoder: nnx.Module, rows: np.ndarray, answers: np.ndarray, *, size:
 
     Args:
         rows: [at most size, length + 1] ids, of which all but the last are read.
-        answers: [answers] their places, counted from the end of a row, ascending.
+        answers: [answers] their positions, counted from the end of a row, ascending.
     """
     tokens = np.pad(rows[:, :-1], ((0, size - len(rows)), (0, 0)))
     best = most_likely(*nnx.split(decoder), tokens, read=-int(answers[0]))
-    # The last logits tell the last token, so places counted from the end are the same in both.
+    # The last logits predict the last token, so positions counted from the end are the same in both.
     return np.asarray(best)[: len(rows), answers] == rows[:, answers]

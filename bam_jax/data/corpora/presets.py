@@ -1,4 +1,4 @@
-"""The corpora that a source or a preset may name: where their text lies, how a record becomes text, how it is divided."""
+"""The corpora that a source or a preset can name: where their files are, how a record becomes text, and how it is split."""
 
 import dataclasses
 import io
@@ -12,20 +12,20 @@ BY_SUFFIX = "auto"
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """One corpus. Its files lie in a folder that the user fetches, or `make` makes its documents."""
+    """One corpus. The user downloads its files to a folder, or `make` generates its documents."""
 
     paper: str  # the paper and section that use it
-    licence: str  # the terms under which its text is given, as its data set's card or its publisher states them
-    # patterns of the files' names for each split, those of the hub's folders first; the first that any file matches counts
+    licence: str  # the terms of use of its text, as stated by its data set's card or its publisher
+    # file name patterns of each split, those of the hub's folders first; the first pattern that matches any file is used
     splits: Mapping[str, tuple[str, ...]]
     repository: str = ""  # its data set on the Hugging Face hub
     include: str = ""  # the pattern of the files to fetch from the repository
     fields: tuple[str, ...] = ("text",)  # the fields or columns of a record that hold its texts
-    # makes one text of the texts of a record's fields. None: each field is a document, and they stay together
+    # combines the texts of a record's fields into one. None: each field is a document, and they stay together
     compose: Callable[..., str] | None = None
-    format: str = BY_SUFFIX  # or a name in `FORMATS`, which cuts the lines of the files into documents
+    format: str = BY_SUFFIX  # or a name in `FORMATS`, which splits the lines of the files into documents
     make: Callable[[], Iterator[str]] | None = None  # the documents of a corpus without files, in a fixed order
-    tokenizer: str = "mistral"  # the paper's tokenizer; "bert" needs a path, which only the user knows
+    tokenizer: str = "mistral"  # the paper's tokenizer; "bert" needs a path from the user
     holdout_tokens: int = 0
     max_tokens: int | None = None
     holdout_records: int = 0  # records to hold out of the split "train", drawn at random
@@ -42,16 +42,16 @@ _TITLE = re.compile(r"= [^=](.*[^=])? =")
 
 
 def articles(lines: Iterable[str]) -> Iterator[str]:
-    """The articles; put together again they are the lines.
+    """The articles in the lines; concatenated, they are the lines again.
 
-    A title is a line ` = Title = ` after a blank line, which a formula's line has not; a section's is ` = = Section = = `.
+    A title is a line ` = Title = ` after a blank line, unlike the line of a formula. A section title is ` = = Section = = `.
 
     Source: Merity et al. 2016 and the files of WikiText-2 and WikiText-103.
 
     >>> list(articles([" \\n", " = One = \\n", " \\n", " = = Section = = \\n", " x = y \\n", " \\n", " = Two = \\n"]))
     [' \\n = One = \\n \\n = = Section = = \\n x = y \\n \\n', ' = Two = \\n']
     """
-    article = io.StringIO()  # a list of short lines would take thirty times their size
+    article = io.StringIO()  # a list of short lines would take thirty times the memory
     after_blank, has_text, begun = True, False, False
     for line in lines:
         stripped = line.strip()
@@ -65,11 +65,11 @@ def articles(lines: Iterable[str]) -> Iterator[str]:
 
 
 FORMATS: dict[str, Callable[[Iterable[str]], Iterator[str]]] = {"wikitext": articles}
-"""Ways to cut lines of text into documents: from the lines of all files end to end, each with its newline."""
+"""Functions that split text into documents. Their input is the lines of all files in order, each with its newline."""
 
 
 def _wikitext(number: str) -> Corpus:
-    """WikiText-2 or WikiText-103: the parquet files of the hub, or the original files of either form."""
+    """WikiText-2 or WikiText-103: the parquet files of the hub, or the original files, raw or tokenised."""
     folder = f"wikitext-{number}-raw-v1"
     return Corpus(
         paper="CABLE, section 4.1; Merity et al. 2016",

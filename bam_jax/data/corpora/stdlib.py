@@ -1,4 +1,4 @@
-"""The text that every Python carries: its help topics and the docstrings of its modules, about 1.9M characters."""
+"""Text that comes with every Python: its help topics and the docstrings of its modules, about 1.9M characters."""
 
 import ast
 import gc
@@ -11,7 +11,7 @@ _UNREAD = {*"__pycache__ dist-packages idlelib lib2to3 pydoc_data site-packages 
 
 
 def passages() -> Iterator[str]:
-    """Python's help topics and each module's docstrings, without repeated paragraphs: no text is trained on and held out."""
+    """Python's help topics and each module's docstrings, without repeats: no paragraph is both trained on and held out."""
     seen: set[str] = set()
     for passage in _repeating_passages():
         new = []
@@ -24,7 +24,7 @@ def passages() -> Iterator[str]:
 
 
 def _repeating_passages() -> Iterator[str]:
-    # Imported here: processes that only prepare other corpora start without a megabyte of topics.
+    # Imported here, so that processes that prepare other corpora do not load a megabyte of topics.
     from pydoc_data.topics import topics
 
     for name in sorted(topics):
@@ -32,7 +32,7 @@ def _repeating_passages() -> Iterator[str]:
     root = Path(sysconfig.get_path("stdlib"))
     paths = sorted(path for path in root.rglob("*.py") if not _UNREAD.intersection(path.relative_to(root).parts))
     collecting = gc.isenabled()
-    gc.disable()  # syntax trees are many objects without a cycle: collecting takes two thirds of the time
+    gc.disable()  # syntax trees are many objects without cycles; collection would take two thirds of the time
     try:
         for path in paths:
             yield "\n\n".join(_docstrings(ast.parse(path.read_bytes())))

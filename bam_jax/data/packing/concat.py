@@ -1,4 +1,4 @@
-"""Documents end to end, cut at any place: the packing concat-then-split."""
+"""Concatenated documents, cut at any token: the packing concat-then-split."""
 
 import dataclasses
 import functools
@@ -13,7 +13,7 @@ from bam_jax.system.errors import UserError
 
 
 class Stream:
-    """Documents end to end, group after group; only groups that are read are ever looked at one by one."""
+    """Concatenated documents, group after group; single documents are located only in groups that are read."""
 
     def __init__(
         self,
@@ -30,17 +30,17 @@ class Stream:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def cut(self, first: int, last: int) -> list[np.ndarray]:
-        """The tokens from one place up to another, in as many pieces as there are documents: [tokens] int32 each."""
+        """The tokens from position `first` up to `last`, one piece per document: [tokens] int32 each."""
         pieces: list[np.ndarray] = []
         while first < last:
             group = int(self._ends.searchsorted(first, side="right"))
             numbers, stops = self._group(group)
             start = int(self._ends[group]) - int(stops[-1])  # of the group, in the stream
             stop = min(last, int(self._ends[group]))
-            # The documents in which the first and the last token lie.
+            # The documents that contain the first and the last token.
             low, high = stops.searchsorted([first - start, stop - 1 - start], side="right").tolist()
             texts = self._read(numbers[low : high + 1])
-            # The last is cut before the first: where they are one, its start must still be in place.
+            # The last document is cut before the first: if they are the same, its start must still be in place.
             texts[-1] = texts[-1][: stop - start - (int(stops[high]) - len(texts[-1]))]
             texts[0] = texts[0][first - start - (int(stops[low - 1]) if low else 0) :]
             pieces += [text for text in texts if len(text)]
@@ -48,7 +48,7 @@ class Stream:
         return pieces
 
     def _place(self, group: int) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of a group's documents, and the place in the group where each ends."""
+        """The numbers of a group's documents, and the position in the group at which each ends."""
         numbers, lengths = self._order(group)
         return numbers, np.cumsum(lengths, dtype=np.int64)
 
@@ -74,13 +74,13 @@ def too_short(tokens: int, context: int) -> UserError:
 
 @dataclasses.dataclass(eq=False)
 class Concatenated(PackedRows):
-    """Rows of whole documents end to end, in a new order every epoch; one that a row's end cuts goes on in the next row.
+    """Rows of concatenated documents, in a new order every epoch; a document cut by the end of a row continues in the next.
 
-    With `shift` 1 the last target of a row is the first token of the next: each token of an epoch is a target once.
+    With `shift` 1, the last target of a row is the first token of the next row, so each token is a target once per epoch.
     """
 
     _: dataclasses.KW_ONLY
-    # predict a document's first token from the last one of the document before it, whatever the mask
+    # predict a document's first token from the last token of the document before it, whatever the mask
     across: bool = False
 
     def __post_init__(self) -> None:

@@ -14,9 +14,9 @@ class Bins:
     """The bins that first-fit decreasing fills, as runs of neighbouring bins that take equally many pieces."""
 
     count: int
-    first: np.ndarray  # [runs] the first bin of each run, in the order in which pieces are given out, longest first
-    bins: np.ndarray  # [runs] how many bins a run has
-    pieces: np.ndarray  # [runs] how many pieces each of them takes
+    first: np.ndarray  # [runs] the first bin of each run, in the order in which pieces are assigned, longest first
+    bins: np.ndarray  # [runs] number of bins of a run
+    pieces: np.ndarray  # [runs] number of pieces in each of these bins
 
     def of_pieces(self) -> np.ndarray:
         """The bin of each piece, longest piece first: [pieces] int64."""
@@ -25,7 +25,7 @@ class Bins:
 
 
 class _OpenRuns:
-    """The runs of neighbouring bins with equal room, in the order of their bins; full bins are forgotten."""
+    """The runs of neighbouring bins with equal room, in the order of their bins; full bins are dropped."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -33,10 +33,10 @@ class _OpenRuns:
         self._first, self._bins, self._room = np.zeros((3, 0), np.int64)
 
     def take(self, length: int, count: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Puts pieces of one length into the first bins with room for them, and new ones; returns the columns of `Bins`."""
-        most = self._room // length  # that each bin of a run can take
+        """Put pieces of one length into the first bins with room for them, then into new ones; return the columns of `Bins`."""
+        most = self._room // length  # pieces that each bin of a run can take
         given = np.cumsum(most * self._bins)
-        filled = int(np.searchsorted(given, count, side="right"))  # runs of which each bin takes what it can
+        filled = int(np.searchsorted(given, count, side="right"))  # runs in which each bin takes as many as it can
         left = count - (int(given[filled - 1]) if filled else 0)
         taking = np.flatnonzero(most[:filled])
         taken = [(self._first[taking], self._bins[taking], most[taking])]
@@ -53,7 +53,7 @@ class _OpenRuns:
         return taken
 
     def _divide_run(self, run: int, length: int, left: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Divides a run: bins that take all they can, one that takes what is left, bins that take nothing."""
+        """Divide a run into bins that take as many pieces as they can, one that takes the others, and bins that take none."""
         most = int(self._room[run]) // length
         whole, rest = divmod(left, most)
         partial = min(rest, 1)
@@ -69,10 +69,10 @@ class _OpenRuns:
 
 
 def first_fit_decreasing(counts: np.ndarray) -> Bins:
-    """Puts pieces into bins: the longest first, each into the first bin that has room for it, or else a new one.
+    """Assign pieces to bins: the longest first, each to the first bin that has room for it, or else to a new one.
 
-    `counts` [T + 1] are the pieces of each length; T is the size of a bin. Pieces of one length fill bins of equal room alike, so
-    bins are handled in runs, and the time depends on the size of a bin, not on the number of pieces.
+    `counts` [T + 1] is the number of pieces of each length; T is the size of a bin. Pieces of one length fill bins with equal
+    room in the same way, so bins are processed in runs. The time depends on the size of a bin, not on the number of pieces.
 
     >>> first_fit_decreasing(np.array([0, 2, 0, 1, 0, 1])).of_pieces()  # lengths 5, 3, 1, 1
     array([0, 1, 1, 1])
@@ -91,21 +91,21 @@ class _Pieces:
     """The pieces of documents that fill a group's rows, row by row."""
 
     document: np.ndarray  # [pieces]
-    start: np.ndarray  # [pieces] place of its first token in the document
+    start: np.ndarray  # [pieces] position of its first token in the document
     size: np.ndarray  # [pieces] slots
     first: np.ndarray  # [rows + 1] the first piece of each row, and the number of pieces
 
 
 @dataclasses.dataclass(eq=False)
 class FirstFit(PackedRows):
-    """Rows of documents that are whole where they can be: first-fit decreasing, group by group of the shuffle.
+    """Rows that keep documents whole if possible: first-fit decreasing, within each group of the shuffle.
 
-    A document longer than a row gives full rows, one after the other, and a rest; rests and short documents share
-    rows, in random order. Pads are 0, with weight 0 and segment 0. With `shift` 1 a slot has a token and the next one
-    of its document: each token but a document's first is a target once an epoch, and no slot is lost between documents.
+    A document longer than a row fills consecutive full rows and leaves a remainder. Remainders and short documents share rows, in
+    random order. Padding is 0, with weight 0 and segment 0. With `shift` 1, a slot has a token and the next token of its
+    document. Each token except a document's first is then a target once per epoch, and no slot is lost between documents.
 
-    The number of rows of a group follows from its lengths alone and is the same in all epochs. Opening costs one
-    pass over the lengths, and resuming the plan of a group: about a second for a million documents.
+    The number of rows of a group depends only on its lengths and is the same in all epochs. Opening takes one pass over the
+    lengths, and resuming takes planning one group: about a second for a million documents.
     """
 
     def __post_init__(self) -> None:
@@ -142,21 +142,21 @@ class FirstFit(PackedRows):
         return int((slots // self.context).sum(dtype=np.int64)) + first_fit_decreasing(rests).count
 
     def _arrange(self, epoch: int, group: int) -> _Pieces:
-        """The pieces of a group's rows in an epoch: first-fit decides what shares a row, chance the order of the rows."""
+        """The pieces of a group's rows in an epoch: first-fit decides what shares a row, and the order of rows is random."""
         context = self.context
         numbers, lengths = self.shuffle.order(epoch, group)
         slots = np.maximum(lengths - self.shift, 0)
         full, rest = slots // context, slots % context
-        # A document's place in the order stands for it until the end.
+        # Until the end, a document is represented by its index in the order.
         whole = np.repeat(np.arange(len(slots)), full)
         index = np.arange(len(whole)) - np.repeat(np.cumsum(full) - full, full)
-        partial = np.argsort(-rest, kind="stable")[: np.count_nonzero(rest)]  # longest first, as they are given out
+        partial = np.argsort(-rest, kind="stable")[: np.count_nonzero(rest)]  # longest first, as they are assigned
         bins = first_fit_decreasing(np.bincount(rest, minlength=context + 1))
         bin_of = bins.of_pieces()
         opener = np.empty(bins.count, np.int64)
-        opener[bin_of[::-1]] = partial[::-1]  # backwards: of several writes into a bin the last stays, its first piece
-        # Bins favour the first of equally long pieces: rows, and pieces in them, go by another order of the documents.
-        # Rows go by the document that opened them: those that a long one fills stand together.
+        opener[bin_of[::-1]] = partial[::-1]  # reversed: of several writes to a bin, the last is kept, its first piece
+        # Bins favour the first of equally long pieces, so rows, and the pieces in them, are sorted by another order of the
+        # documents. Rows are sorted by the document that opened them, so the rows that a long document fills are adjacent.
         key = self.shuffle.rng(epoch, group, purpose=1).permutation(len(slots))
         row = np.empty(len(whole) + bins.count, np.int64)
         row[np.argsort(key[np.concatenate([whole, opener])], kind="stable")] = np.arange(len(row))

@@ -1,4 +1,4 @@
-"""Row sources: endless rows to make batches of, each a pure function of its number; the order of their documents."""
+"""Row sources: endless rows for batches, each a pure function of its number; and the order of their documents."""
 
 import dataclasses
 import itertools
@@ -12,9 +12,9 @@ from bam_jax.system.errors import UserError
 
 
 class Shuffle:
-    """Documents in groups of whole shards; the groups, and the documents of each, are shuffled anew every epoch.
+    """Documents in groups of whole shards. Every epoch shuffles the groups, and the documents within each group, anew.
 
-    Memory is that of a group: `size` documents, or one shard more. Groups are the same in every epoch, and so are their counts.
+    Memory holds one group: `size` documents, or one shard more. Groups and their sizes are the same in every epoch.
     """
 
     def __init__(self, documents: Documents, seed: int, size: int) -> None:
@@ -23,7 +23,7 @@ class Shuffle:
         counts = np.diff(documents.shards)
         if not len(counts):
             raise UserError("there is no document to make rows of; name a source, or prepare a folder, with some")
-        # Shards are dealt out at random: neighbours of a source, which are alike, come into different groups.
+        # Shards are assigned at random, so that neighbours in a source, which are similar, are in different groups.
         dealt = np.random.default_rng([seed]).permutation(len(counts))
         groups = (np.cumsum(counts[dealt]) - counts[dealt]) // size
         self._groups = [np.sort(shards) for shards in np.split(dealt, np.flatnonzero(np.diff(groups)) + 1)]
@@ -37,7 +37,7 @@ class Shuffle:
 
     def groups(self, epoch: int) -> np.ndarray:
         """The groups in the order of an epoch: [groups] int64."""
-        return self.rng(epoch, len(self)).permutation(len(self))  # below are the groups' own numbers
+        return self.rng(epoch, len(self)).permutation(len(self))  # smaller numbers are those of the groups
 
     def order(self, epoch: int, group: int) -> tuple[np.ndarray, np.ndarray]:
         """The documents of a group in the order of an epoch: their numbers and their lengths, [documents] both."""
@@ -46,11 +46,11 @@ class Shuffle:
         return numbers[order], self.lengths(group)[order]
 
     def rng(self, epoch: int, group: int, purpose: int = 0) -> np.random.Generator:
-        """The random numbers of a group in an epoch; `purpose` 0 are those of its order, others are free."""
+        """The random numbers of a group in an epoch; `purpose` 0 is for the order of its documents, others are free."""
         return np.random.default_rng([self._seed, epoch, group, purpose])
 
     def locate(self, numbers: np.ndarray, counts: np.ndarray) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
-        """Yields the groups that rows [R] come from, if a group gives equally many (`counts`, [groups]) in every epoch."""
+        """Yield the groups that rows [R] come from; a group has the same number of rows in every epoch (`counts`, [groups])."""
         epochs, rows = np.divmod(numbers, counts.sum())
         for epoch in np.unique(epochs).tolist():
             groups = self.groups(epoch)
@@ -70,10 +70,10 @@ Batch = dict[str, np.ndarray]
 
 
 class RowSource(Protocol):
-    """Endless rows in one global order, of which any can be made at any time: those of an epoch, then of the next."""
+    """Endless rows in one global order, epoch after epoch; any row can be made at any time."""
 
     def take(self, numbers: np.ndarray) -> Batch:
-        """The rows of these numbers: [R] int64 from 0, in any order; consecutive ones cost least."""
+        """The rows with these numbers: [R] int64 from 0, in any order; consecutive ones are cheapest."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -84,13 +84,13 @@ class PackedRows(RowSource):
     shuffle: Shuffle
     context: int
     _: dataclasses.KW_ONLY
-    shift: int = 1  # 1: targets are the tokens that follow; 0: the tokens themselves
-    document_mask: bool = True  # number the documents of a row, and do not predict one from another
+    shift: int = 1  # 1: targets are the next tokens; 0: the tokens themselves
+    document_mask: bool = True  # number the documents of a row, and do not predict one document from another
     restart: bool = False  # give positions that start from 0 in every document
 
 
 class Memo[*Key, Value]:
-    """A function that remembers its last few values. Pickled, it forgets them (`functools.lru_cache` cannot be pickled).
+    """A function that caches its last few values. Pickling drops the cache (`functools.lru_cache` cannot be pickled).
 
     >>> double = Memo(lambda number: 2 * number, size=1)
     >>> double(2), double(2)
@@ -113,7 +113,7 @@ class Memo[*Key, Value]:
 
 
 def consecutive_runs(numbers: np.ndarray, *same: np.ndarray) -> list[slice]:
-    """Slices of numbers [R] in which they are consecutive and the arrays `same` [R] do not change.
+    """Slices of numbers [R] in which the numbers are consecutive and the arrays `same` [R] are constant.
 
     >>> consecutive_runs(np.array([7, 8, 9, 3]))
     [slice(0, 3, None), slice(3, 4, None)]

@@ -1,4 +1,4 @@
-"""Rows of the tasks (passkeys planted, tokens masked, triplets of texts, synthetic tasks), and mixtures of several kinds."""
+"""Rows of the tasks (planted passkeys, masked tokens, triplets of texts, synthetic tasks), and mixtures of several tasks."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -82,7 +82,7 @@ class Synthetic:
 class Masked:
     """Masked language modelling (Devlin et al. 2019, section 3.1) of a fraction of the tokens: 80% masked, 10% random, 10% kept.
 
-    Special tokens and pads are neither chosen nor put in. What happens to a row depends on the seed and its number.
+    Special tokens and padding are neither masked nor inserted. The changes to a row depend only on the seed and its number.
     """
 
     def __init__(self, rows: RowSource, tokenizer: Tokenizer, *, fraction: float, seed: int) -> None:
@@ -101,7 +101,7 @@ class Masked:
         targets = batch["targets"]
         ordinary = np.flatnonzero(self._text).astype(np.int32)
         chance, other = np.empty(targets.shape), np.empty_like(targets)
-        # A row's own random numbers: it is the same in any batch, on any host.
+        # Each row has its own random numbers, so it is the same in any batch, on any host.
         for row, number in enumerate(numbers.tolist()):
             rng = np.random.default_rng([self._seed, number])
             chance[row] = rng.random(targets.shape[1])
@@ -115,9 +115,9 @@ class Masked:
 
 
 class Triplets:
-    """Rows of three texts, padded with 0; a longer one is cut, and keeps its end token.
+    """Rows of three texts, padded with 0; a longer text is cut, but keeps its end token.
 
-    Documents 3n, 3n + 1 and 3n + 2 are the texts of a triplet, and no shard cuts one.
+    Documents 3n, 3n + 1 and 3n + 2 are the texts of a triplet, and are in the same shard.
     """
 
     def __init__(self, documents: Documents, shuffle: Shuffle, context: int, *, eos: int | None) -> None:
@@ -131,7 +131,7 @@ class Triplets:
         return int(self._counts.sum())
 
     def take(self, numbers: np.ndarray) -> Batch:
-        """See `RowSource`: query, positive, negative [R, T] int32, and the tokens of each, such as query_length [R]."""
+        """See `RowSource`: query, positive, negative [R, T] int32, and the number of tokens of each, such as query_length [R]."""
         queries = np.empty(len(numbers), np.int64)
         for epoch, group, chosen, rows in self._shuffle.locate(numbers, self._counts):
             queries[chosen] = self._queries(epoch, group)[rows]
@@ -150,21 +150,22 @@ class Triplets:
 
 
 def deal(numbers: np.ndarray, weights: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Deals the rows of a mixture out to its parts, and numbers them within each part.
+    """Assign the rows of a mixture to its parts, and number them within each part.
 
-    Parts are split off one after the other: of the first n rows that are left, floor(n w / W) are the next part's; W is the sum
-    of the weights that are left. So any n rows have n times a part's share, up to the number of parts. Ratios of weights count to
-    a millionth. Of rows [R] int64 it returns the part [R] and the number within its part [R].
+    Parts are split off one after the other. Of the first n rows that are left, floor(n w / W) belong to the next part, where w is
+    its weight and W the sum of the weights that are left. Any n rows therefore contain n times a part's share, up to the number
+    of parts. Ratios of weights are accurate to a millionth. For rows [R] int64, it returns the part [R] and the number within the
+    part [R].
 
     >>> part, own = deal(np.arange(8), [3, 1])
     >>> part, own
     (array([1, 0, 0, 0, 1, 0, 0, 0]), array([0, 0, 1, 2, 1, 3, 4, 5]))
     """
     part, own = np.full(len(numbers), len(weights) - 1), np.empty(len(numbers), np.int64)
-    left, number = np.arange(len(numbers)), numbers  # the rows not given out yet, and their numbers among these
+    left, number = np.arange(len(numbers)), numbers  # the rows not assigned yet, and their numbers among these
     for index in range(len(weights) - 1):
         share = Fraction(weights[index] / sum(weights[index:])).limit_denominator(10**6)
-        period, place = np.divmod(number, share.denominator)  # apart, so that no product leaves 64 bits
+        period, place = np.divmod(number, share.denominator)  # separately, so that no product exceeds 64 bits
         before = place * share.numerator // share.denominator
         chosen = (place + 1) * share.numerator // share.denominator > before
         before += period * share.numerator
@@ -175,9 +176,9 @@ def deal(numbers: np.ndarray, weights: Sequence[float]) -> tuple[np.ndarray, np.
 
 
 class Mixture:
-    """Rows of several kinds in one order (`deal`); each kind goes through its own epochs.
+    """Rows of several kinds in one order (`deal`); each kind has its own epochs.
 
-    Every row has the arrays of any kind: one without segments is a single document, one without positions counts from 0.
+    Every row has the arrays of all kinds: a row without segments is a single document, one without positions counts from 0.
     """
 
     _FILLED: Mapping[str, Callable[[int], np.ndarray]] = {

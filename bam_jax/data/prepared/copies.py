@@ -30,7 +30,7 @@ def local(source: str) -> str:
     with lock.hold(folder / lock.NAME):  # against the other processes of this host
         if not (folder / MANIFEST).exists():
             _copy(bucket, folder)
-            files.write_atomically(folder / MANIFEST, manifest)  # last: from now on the copy is whole
+            files.write_atomically(folder / MANIFEST, manifest)  # last: it marks the copy as complete
     return str(folder)
 
 

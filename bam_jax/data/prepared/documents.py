@@ -16,8 +16,8 @@ from bam_jax.data.sources.corpus import STDLIB, divide, names_corpus, read_texts
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.system.errors import UserError, nearest
 
-IN_MEMORY = 2**28  # characters of a source that is not prepared, at most; each document counts some more than its own
-_DOCUMENT = 128  # what a document takes in memory beside its text, in characters
+IN_MEMORY = 2**28  # maximum characters of an unprepared source; each document counts `_DOCUMENT` more
+_DOCUMENT = 128  # memory that a document takes besides its text, in characters
 
 
 class Documents(Protocol):
@@ -28,7 +28,7 @@ class Documents(Protocol):
     checksum: int  # the CRC-32 of all ids, or of the shards' own checksums
 
     def read(self, numbers: np.ndarray) -> list[np.ndarray]:
-        """The ids of the documents of these numbers, [tokens] int32 each; numbers [documents] int64, in any order."""
+        """The ids of the documents with these numbers, [tokens] int32 each; numbers [documents] int64, in any order."""
 
 
 class InMemory:
@@ -51,7 +51,7 @@ class InMemory:
 
 
 class Begun:
-    """Documents that each begin with one more token; pickled as the documents and the token."""
+    """Documents with a begin token in front of each; pickled as the documents and the token."""
 
     def __init__(self, documents: Documents, bos: int) -> None:
         self._documents = documents
@@ -78,7 +78,7 @@ def open_documents(data: DataConfig, tokenizer: Tokenizer, split: str = "train")
         raise UserError(
             f"{source} says another size or end of tokenizer {tokenizer.spec!r} than it has; prepare it anew"
         )
-    # A folder that is there to be evaluated on may have been prepared without a hold-out.
+    # A folder that is used only for evaluation may have been prepared without a hold-out.
     whole = data.held_out_source != "" and split == "held_out" and not manifest.documents("held_out")
     return open_split(source, "train" if whole else split)
 
@@ -91,7 +91,7 @@ def _read_split(data: DataConfig, split: str) -> list[str]:
     if data.held_out_source and split == "held_out":
         return list(_read_bounded(data.held_out_source, data.text_field))
     holdout = 0.0 if data.held_out_source else data.holdout
-    if data.source == STDLIB:  # the same for the life of the process, and two seconds to read
+    if data.source == STDLIB:  # constant within a process, and takes two seconds to read
         divided = _divide_stdlib(holdout)
     else:
         divided = divide(_read_bounded(data.source, data.text_field), holdout)
@@ -117,7 +117,7 @@ def _divide_stdlib(holdout: float) -> tuple[list[str], list[str]]:
 
 
 class Reader:
-    """A reader of documents that remembers the last: one that goes on in the next rows is not read again."""
+    """A reader of documents that caches the last one, so that a document that continues in the next rows is read only once."""
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents

@@ -13,7 +13,7 @@ from bam_jax.system import files, jsonl, typed_json
 from bam_jax.system.errors import UserError, shown
 from bam_jax.system.files import read_json, shortened
 
-FORMAT = "bam_jax.data.shards"  # in every folder that was ever prepared: it stays, whatever this module is called
+FORMAT = "bam_jax.data.shards"  # in every folder that was ever prepared: keep it even if this module is renamed
 VERSION = 1
 MANIFEST = "manifest.json"
 SPLITS = ("train", "held_out")
@@ -54,13 +54,13 @@ class Manifest:
 
     # source, preset, hold-out and the like, checked where they are used; none may change while shards are made
     recipe: dict[str, Any]
-    # consecutive documents are ("text",), or ("query", "positive", "negative"), repeatedly
+    # the fields of consecutive documents, which repeat: ("text",), or ("query", "positive", "negative")
     fields: Annotated[tuple[str, ...], Meta(min_length=1)]
     tokenizer: dict[str, Any]  # spec, name, hash, size (number of ids) and eos (the id that ends a document, or None)
     dtype: Annotated[str, Meta(pattern=r"^<u[24]\Z")]  # of the ids in the shards
     shards: dict[str, tuple[Shard, ...]]
-    counts: dict[str, _Count]  # what was read and left out, in documents
-    next: tuple[_Count, _Count] | None  # (fragment, record of it) of the next shard; None: the folder is complete
+    counts: dict[str, _Count]  # records read, empty and left out, and bytes of text read
+    next: tuple[_Count, _Count] | None  # (fragment, record in it) of the next shard; None: the folder is complete
 
     def documents(self, split: str) -> int:
         return sum(shard.documents for shard in self.shards[split])
@@ -74,7 +74,7 @@ class Manifest:
 
 
 def is_prepared(path: str | os.PathLike) -> bool:
-    """True of a folder with a manifest of this format, finished or not."""
+    """True for a folder with a manifest of this format, finished or not."""
     manifest = Path(path) / MANIFEST
     if not manifest.is_file():
         return False
@@ -98,7 +98,7 @@ def read_manifest(folder: str | os.PathLike) -> Manifest:
     remedy = f"{_REMEDY} anew"
     jsonl.verified(record, str(path), remedy)
     for name, kind in (("tokenizer", _Tokenizer), ("shards", _Shards)):
-        if name in record:  # first: an error in a `Manifest` does not name a key
+        if name in record:  # before the rest: an error in a `Manifest` does not name a key
             typed_json.check(record[name], kind, str(path), remedy, name)
             _refuse_others(record[name], kind.__annotations__, f"{path}: {name}")
     typed_json.check(record, Manifest, str(path), remedy)
@@ -107,7 +107,7 @@ def read_manifest(folder: str | os.PathLike) -> Manifest:
         for number, shard in enumerate(record["shards"][split]):
             where = f"{path}: shards.{split}[{number}]"
             _refuse_others(shard, Shard.__annotations__, where)
-            if shard["name"] != shard_name(split, number):  # a name may lead to any file of the machine
+            if shard["name"] != shard_name(split, number):  # a name could point to any file on the machine
                 raise UserError(f"{where}: the field 'name' is not {shard_name(split, number)}; {remedy}")
             if shard["documents"] % len(record["fields"]):
                 raise UserError(f"{where}: its documents do not go by {len(record['fields'])} fields; {remedy}")

@@ -1,4 +1,4 @@
-"""A corpus into a prepared folder; killed at any moment, the same request goes on to the same bytes."""
+"""Prepares a corpus. If it is killed at any moment, the same request resumes and writes the same bytes."""
 
 import contextlib
 import dataclasses
@@ -24,23 +24,23 @@ from bam_jax.system import console, regular
 from bam_jax.system.errors import UserError
 from bam_jax.system.files import shortened
 
-DOCUMENT_BYTES = 66  # of a document beside its ids: its chunk's header, its place in the index, its length
+DOCUMENT_BYTES = 66  # per document besides its ids: its chunk's header, its entry in the index, its length
 
-_THRESHOLDS = ("threshold", "sample_threshold")  # the entries of a recipe that reading the source decides
+_THRESHOLDS = ("threshold", "sample_threshold")  # the entries of a recipe that are computed from the source
 _ASKED = ("holdout_tokens", "max_tokens", "max_records", "holdout_records", "sample_records", "shard_tokens")
 _NOTHING_READ = {"records": 0, "empty": 0, "left_out": 0, "bytes": 0}
 
 
 @dataclasses.dataclass(frozen=True)
 class PreparationRequest:
-    """A corpus to prepare, and the way to do it."""
+    """A corpus to prepare, and how to do it."""
 
     source: Source
     tokenizer: Tokenizer
     shard_tokens: int  # after which a shard is finished
     workers: int  # processes that tokenise
     preset: str | None = None  # the name of the corpus, if it has one
-    seed: int = 0  # of the choice which records are held out, and which are drawn
+    seed: int = 0  # for choosing the records that are held out or drawn
     holdout_tokens: int = 0  # of whole documents
     holdout_records: int = 0  # drawn from the whole source
     max_tokens: int | None = None  # to train on
@@ -49,14 +49,14 @@ class PreparationRequest:
 
 
 def prepare(folder: Path, request: PreparationRequest, fragments: list[Fragment]) -> str:
-    """Makes a prepared folder, or goes on with one that was begun with the same request.
+    """Make a prepared folder, or resume one that was begun with the same request.
 
-    A section of the source gives a train shard and, if any of its documents is held out, one of these; the manifest is written
-    after each section, with the place where the next begins. A record whose hash is below the threshold is held out until there
-    are enough, then left out: equal texts are never both trained on and held out.
+    Each section of the source gives a train shard and, if any of its documents is held out, a held-out shard. The manifest is
+    written after each section, with the position where the next one begins. Records whose hash is below the threshold are held
+    out until there are enough, and skipped from then on. Equal texts are therefore never both trained on and held out.
     """
     manifest = _begin(folder, request, fragments)
-    save_tokenizer(request.tokenizer, folder)  # so that the folder can be read where the tokenizer's files are not
+    save_tokenizer(request.tokenizer, folder)  # so that the folder can be read without the tokenizer's original files
     if manifest.next is None:
         return f"{folder} is complete already: {_summarise(manifest)}"
     encoder = Encoder(request.tokenizer, request.seed, manifest.recipe["sample_threshold"])
@@ -86,7 +86,7 @@ def prepare(folder: Path, request: PreparationRequest, fragments: list[Fragment]
 
 
 def forecast(request: PreparationRequest, fragments: list[Fragment]) -> str:
-    """Estimates from a sample what preparing gives and takes, as a table."""
+    """Estimate the results and the cost of preparing from a sample, as a table."""
     encoder = Encoder(request.tokenizer, request.seed)
     whole = estimate(fragments, encoder)
     share = _share(whole, request)
@@ -115,7 +115,7 @@ def _share(whole: SourceSize, request: PreparationRequest) -> float:
 
 
 def _begin(folder: Path, request: PreparationRequest, fragments: list[Fragment]) -> Manifest:
-    """The manifest of the folder, if it was begun in the same way; otherwise a new one."""
+    """The manifest of the folder, if it was begun with the same request; otherwise a new one."""
     source = request.source
     recipe = {
         "source": source.path,
@@ -131,7 +131,7 @@ def _begin(folder: Path, request: PreparationRequest, fragments: list[Fragment])
     if begun is not None and any(begun.shards.values()):
         _check_begun(folder, begun, recipe, request)
         return begun
-    if begun is not None:  # without a finished shard nothing is lost by beginning anew
+    if begun is not None:  # without a finished shard, nothing is lost by starting over
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
     elif any(not path.name.startswith(".") for path in folder.iterdir()):
         raise UserError(f"--out={folder} holds other files; name a folder that is empty or not there yet")
@@ -148,13 +148,13 @@ def _begin(folder: Path, request: PreparationRequest, fragments: list[Fragment])
         counts=_NOTHING_READ,
         next=(0, 0),
     )
-    # Before the first shard: the thresholds are decided once, and a process that goes on finds the same.
+    # Before the first shard, so that the thresholds are computed only once, and a resumed process finds the same ones.
     fresh.write(folder)
     return fresh
 
 
 def _check_begun(folder: Path, begun: Manifest, recipe: dict[str, Any], request: PreparationRequest) -> None:
-    """Refuses to go on with a folder that was begun by another version, or with another request."""
+    """Raise UserError if the folder was begun by another version of bam_jax, or with another request."""
     for name, wanted in (("recipe", {*recipe, *_THRESHOLDS}), ("counts", set(_NOTHING_READ))):
         if other := getattr(begun, name).keys() ^ wanted:
             listed = shortened(sorted(other))
@@ -167,7 +167,7 @@ def _check_begun(folder: Path, begun: Manifest, recipe: dict[str, Any], request:
         "--text-field": (",".join(begun.fields), ",".join(request.source.documents)),
         "the files of the source": (begun.recipe["parts_hash"], recipe["parts_hash"]),
     }
-    for name in ("format", "errors", "seed", *_ASKED):  # the source may lie elsewhere, and be named otherwise
+    for name in ("format", "errors", "seed", *_ASKED):  # the source may have moved and have another name
         values[f"--{name.replace('_', '-')}"] = begun.recipe[name], recipe[name]
     for what, (before, given) in values.items():
         if before != given:
@@ -178,7 +178,7 @@ def _check_begun(folder: Path, begun: Manifest, recipe: dict[str, Any], request:
 
 
 def _thresholds(request: PreparationRequest, fragments: list[Fragment], encoder: Encoder) -> tuple[int, int]:
-    """The hash below which a record is held out, and that from which on it is skipped."""
+    """The hash below which records are held out, and the hash from which on they are skipped."""
     if request.sample_records or request.holdout_records:
         return draw(fragments, encoder, request.holdout_records, request.sample_records)
     if not request.holdout_tokens:
@@ -214,7 +214,7 @@ def _divide(encoded: EncodedBatch) -> Iterator[tuple[list[np.ndarray], int, int]
 
 
 class _Section:
-    """The shards that are being written, one of each split at most, and the manifest of those that are finished."""
+    """The shards that are being written, at most one per split, and the manifest of the finished ones."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.counts = dict(manifest.counts)
@@ -234,7 +234,7 @@ class _Section:
         return (tokens is not None and self.tokens("train") >= tokens) or self.counts["records"] == records
 
     def add(self, texts: list[np.ndarray], digest: int, size: int) -> None:
-        """Adds a record, the ids of each of its texts, to its split, or leaves it out."""
+        """Add a record, given as the ids of each of its texts, to its split, or skip it."""
         self.counts["records"] += 1
         self.counts["bytes"] += size
         if digest >= self._recipe["sample_threshold"]:
@@ -254,7 +254,7 @@ class _Section:
             self._writers[split].append(text)
 
     def _is_complete(self, split: str) -> bool:
-        """True once a split has all that it is to have: equal records may be more than were to be drawn."""
+        """True once a split has as much as requested: copies of a record have equal hashes, so too many may be drawn."""
         wanted = self._recipe["holdout_records" if split == "held_out" else "sample_records"]
         if wanted:
             begun = self._writers[split].documents if split in self._writers else 0
@@ -266,7 +266,7 @@ class _Section:
         for split in SPLITS:
             if split in self._writers:
                 shards[split] = (*shards[split], self._writers[split].close())
-        # After the shards, never before: what the manifest names is whole, and what it does not name is written again.
+        # Always after the shards: what the manifest names is complete, and what it does not name is written again.
         self._manifest = dataclasses.replace(self._manifest, shards=shards, counts=dict(self.counts), next=end)
         self._writers = {}
         self._manifest.write(self._folder)
@@ -278,6 +278,6 @@ class _Section:
         for split in SPLITS:
             open(lengths_path(self._folder, split), "ab", opener=regular.opener).close()
         manifest = self.close(None)
-        for draft in self._folder.glob(f".{MANIFEST}.*"):  # of a process that was killed as it wrote
+        for draft in self._folder.glob(f".{MANIFEST}.*"):  # of a process that was killed while writing
             draft.unlink()
         return manifest

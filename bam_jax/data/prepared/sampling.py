@@ -1,7 +1,7 @@
-"""What is read of a source beforehand: its size, which records are held out or drawn, what its tokenizer lacks.
+"""Reads a source before it is prepared: its size, the records to hold out or draw, the characters that the tokenizer lacks.
 
-A record is held out if its hash is below one threshold, and skipped from another on. A hash is the same however often the command
-is killed and whatever the number of workers, and equal records are on the same side.
+A record is held out if its hash is below one threshold, and skipped if its hash reaches another. Hashes do not depend on
+interruptions of the command or on the number of workers, and equal records are on the same side of a threshold.
 """
 
 import array
@@ -20,11 +20,11 @@ from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.system import console
 from bam_jax.system.errors import UserError
 
-FRAGMENTS = 16  # that are looked into, at most
-BATCHES = 2  # that are read of each
+FRAGMENTS = 16  # fragments that are sampled, at most
+BATCHES = 2  # batches that are read of each
 SAMPLE = 2**20  # characters that are counted, at most: a tenth of a second
-TEXTS = 256  # documents that are looked into, about, where they are in memory
-REPORTED, REFUSED = 0.01, 0.5  # the share from which on it is reported, and above which the text is refused
+TEXTS = 256  # documents that are sampled if they are in memory, approximately
+REPORTED, REFUSED = 0.01, 0.5  # least out-of-vocabulary share that is reported, share above which the text is refused
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class SourceSize:
 
 
 def estimate(fragments: list[Fragment], encoder: Encoder) -> SourceSize:
-    """Reads the beginnings of some fragments, spread over the source; all but the time is always the same."""
+    """Read the beginnings of some fragments, spread over the source. The result is deterministic except for the time."""
     picked = sorted({round(number) for number in np.linspace(0, len(fragments) - 1, min(FRAGMENTS, len(fragments)))})
     read = documents = tokens = text = 0
     start = time.perf_counter()
@@ -59,22 +59,22 @@ def estimate(fragments: list[Fragment], encoder: Encoder) -> SourceSize:
 
 
 def reserve(holdout: int, tokens: int) -> int:
-    """The hash below which a record is reserved for a hold-out of so many tokens."""
+    """The hash below which a record is reserved for a hold-out of `holdout` tokens."""
     if 3 * holdout > tokens:
         raise UserError(
             f"--holdout-tokens={holdout} is more than a third of the source's tokens (about {tokens}); "
             "give a smaller one, or more text"
         )
-    # Half as many again as are wanted: the estimate may be wrong, and documents differ in length.
+    # Half as many again as requested: the estimate may be wrong, and documents differ in length.
     return math.ceil(1.5 * holdout / tokens * 2**64)
 
 
 def draw(fragments: list[Fragment], encoder: Encoder, held_out: int, train: int | None) -> tuple[int, int]:
-    """Reads a whole source and draws its records: those of the smallest hashes to hold out, those that follow to train on.
+    """Read a whole source and draw its records: those with the smallest hashes to hold out, the next ones to train on.
 
-    Each record is as likely as any other. Memory is eight bytes for each record of the source, and the largest record.
+    Every record is equally likely. It takes eight bytes of memory per record of the source, and the largest record.
     """
-    collected = array.array("Q")  # eight bytes each, where a list of integers takes forty
+    collected = array.array("Q")  # eight bytes each; a list of integers would take forty
     with console.progress(sum(fragment.size for fragment in fragments), unit="B", label="drawing") as bar:
         bar.unit_scale = True
         before = 0

@@ -1,8 +1,8 @@
 """The shards of a prepared folder: written one after another, read in any order, verified byte by byte.
 
 manifest.json                what the shards were made from, and the counts and checksums of each
-train-00000.array_record     a document a record: its token ids as little-endian uint16, or uint32 for large vocabularies
-train.lengths                tokens of each document of the split, end tokens included: little-endian int32 end to end
+train-00000.array_record     one document per record: its token ids as little-endian uint16, or uint32 for large vocabularies
+train.lengths                number of tokens of each document of the split, end tokens included, as little-endian int32
 held_out-00000.array_record, held_out.lengths
 """
 
@@ -26,7 +26,7 @@ from bam_jax.system.extras import import_extra
 
 # A record is a chunk of its own, so that reading a document reads nothing else; ids hardly compress.
 _WRITER = "group_size:1,uncompressed"
-# Documents are read in random order: what lies behind one is not wanted next.
+# Documents are read in random order, so reading ahead does not help.
 _READER = "readahead_buffer_size:0,max_parallelism:0"
 _OPEN = 256  # shards that a reader keeps open; a process may open some 1,000 files
 
@@ -48,11 +48,11 @@ class Split:
         lengths = lengths_path(folder, name)
         _check_size(lengths, 4 * int(self.shards[-1]))
         self.lengths: np.ndarray = np.empty(0, np.int32)
-        if self.shards[-1]:  # a file of no bytes cannot be mapped
+        if self.shards[-1]:  # an empty file cannot be mapped
             with open(lengths, "rb", opener=regular.opener) as mapped:
                 self.lengths = np.memmap(mapped, "<i4", mode="r")
         self._dtype = np.dtype(manifest.dtype)
-        # Lengths decide on places in rows and on memory: wrong ones are found here, not in the midst of training.
+        # Lengths determine positions in rows and memory, so wrong ones are detected here, not in the middle of training.
         for shard, first in zip(shards, self.shards[:-1].tolist(), strict=True):
             own = self.lengths[first : first + shard.documents]
             fits = own.min(initial=0) >= 0 and shard.tokens * self._dtype.itemsize <= shard.bytes
@@ -76,14 +76,14 @@ class Split:
             file = self._files[shard]
             try:
                 records = self._open_reader(file).read((chosen - self.shards[shard]).tolist())
-            except (RuntimeError, IndexError) as error:  # what array_record raises of bytes whose hash is another
+            except (RuntimeError, IndexError) as error:  # raised by array_record for a wrong checksum
                 raise _damaged(file, str(error)) from error
             for place, record, length in zip(places.tolist(), records, self.lengths[chosen].tolist(), strict=True):
                 documents[place] = self._ids(record, length, file)
         return documents
 
     def _ids(self, record: bytes, length: int, file: Path) -> np.ndarray:
-        """The ids of a record, [tokens] int32, which the lengths and the vocabulary must allow."""
+        """The ids of a record, [tokens] int32, checked against the lengths and the vocabulary."""
         if len(record) != length * self._dtype.itemsize:
             raise _damaged(file, f"a document of {len(record)} bytes has {length} tokens")
         ids = np.frombuffer(record, self._dtype)
@@ -93,7 +93,7 @@ class Split:
 
 
 def open_split(folder: str | os.PathLike, name: str) -> Split:
-    """The documents of a split of a prepared folder; opening sums the lengths of all, and reads none of them."""
+    """The documents of a split of a prepared folder; opening sums all lengths, and reads no documents."""
     if name not in SPLITS:
         raise UserError(f"unknown split {name!r}; {nearest(name, SPLITS)}")
     return Split(Path(folder), read_manifest(folder), name)
@@ -106,7 +106,7 @@ def verify(folder: str | os.PathLike) -> None:
     with console.progress(total, unit="B", label="verifying") as bar:
         for split, shards in manifest.shards.items():
             lengths, start = lengths_path(folder, split), 0
-            # In an unfinished folder more may follow, of a shard that was never finished.
+            # In an incomplete folder, lengths of an unfinished shard may follow.
             _check_size(lengths, 4 * manifest.documents(split), exactly=manifest.next is None)
             for shard in shards:
                 _check_size(folder / shard.name, shard.bytes)
@@ -119,13 +119,13 @@ def verify(folder: str | os.PathLike) -> None:
 
 
 class ShardWriter:
-    """Writes one shard; it appears under its name when it is closed, whole."""
+    """Writes one shard, which appears under its name only when it is closed and complete."""
 
     def __init__(self, folder: Path, split: str, before: tuple[Shard, ...], number: int, dtype: str) -> None:
         self.tokens = 0
         self._path = folder / shard_name(split, number)
         self._draft = folder / f".{self._path.name}"
-        self._draft.unlink(missing_ok=True)  # a link is not written through
+        self._draft.unlink(missing_ok=True)  # do not write through a link
         self._lengths_path = lengths_path(folder, split)
         self._start = 4 * sum(shard.documents for shard in before)
         self._lengths = array.array("i")
@@ -148,12 +148,12 @@ class ShardWriter:
         lengths = np.array(self._lengths, "<i4").tobytes()
         with self._errors_named():
             self._writer.close()
-            # The bytes reach the disk before the name: after a power cut a shard under its name is whole. The manifest
-            # is written after both, and alone says which shards there are.
+            # The bytes reach the disk before the name, so after a power cut a shard under its name is complete. The manifest is
+            # written after both, and it alone determines which shards exist.
             with self._draft.open("rb") as file:
                 os.fsync(file.fileno())
             self._draft.replace(self._path)
-            # What a killed process appended beyond the finished shards is cut off.
+            # Cut off what a killed process appended beyond the finished shards.
             mode = "r+b" if self._lengths_path.exists() else "w+b"
             with open(self._lengths_path, mode, opener=regular.opener) as file:
                 file.truncate(self._start)
@@ -205,7 +205,7 @@ def _open_reader(path: Path) -> Any:
 
 
 def _check_size(path: Path, size: int, *, exactly: bool = True) -> None:
-    """Raises UserError where a file is missing or of another size."""
+    """Raise UserError if a file is missing or has another size."""
     try:
         found = regular.size(path)
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Records tokenised by worker processes: results come in the order of the records, memory stays bounded."""
+"""Tokenises records in worker processes, with results in the order of the records and bounded memory."""
 
 import collections
 import concurrent.futures
@@ -17,10 +17,10 @@ from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.system.errors import UserError
 from bam_jax.system.parent import end_with_parent
 
-BATCH = 2**18  # characters after which a batch is full; a longer record is one by itself
-RECORD = 16  # characters that a record counts beside its text: of empty ones as well only so many are in a batch
-ALL_HASHES = 2**64  # the bound that every hash of a record is below
-_AHEAD = 4  # batches for each worker that wait for one or to be taken
+BATCH = 2**18  # characters after which a batch is full; a longer record is a batch by itself
+RECORD = 16  # characters that a record counts besides its text, which also bounds batches of empty records
+ALL_HASHES = 2**64  # greater than every hash of a record
+_AHEAD = 4  # batches per worker that wait for a worker or to be consumed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +28,8 @@ class RecordBatch:
     """Consecutive records of a source."""
 
     records: tuple[Record, ...]
-    ends: tuple[tuple[int, int], ...]  # of each record, the place in the source after it: [fragment, record of it]
-    read: int  # bytes of the source, as stored, up to its end
+    ends: tuple[tuple[int, int], ...]  # the position in the source after each record: [fragment, record in it]
+    read: int  # stored bytes of the source up to the end of the batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,14 +37,14 @@ class EncodedBatch:
     """The ids of a batch of records."""
 
     ids: np.ndarray  # of all texts end to end, [tokens], each text with its end token if there is one
-    # [records, texts] int64; zeros: the record has a text without tokens or is not drawn, and is left out
+    # [records, texts] int64; zeros: the record is skipped, as it has a text without tokens or is not drawn
     lengths: np.ndarray
-    hashes: np.ndarray  # [records] uint64, of the texts and the seed alone: equal texts have equal ones
+    hashes: np.ndarray  # [records] uint64, of the texts and the seed only: equal texts have equal hashes
     bytes: np.ndarray  # [records] int64, of the texts in UTF-8
 
 
 def batch_records(fragments: list[Fragment], start: tuple[int, int]) -> Iterator[RecordBatch]:
-    """The records of a source in batches, from a place on: [fragment, record of it]."""
+    """The records of a source in batches, starting at a position: [fragment, record in it]."""
     records: list[Record] = []
     ends: list[tuple[int, int]] = []
     size, before = 0, sum(fragment.size for fragment in fragments[: start[0]])
@@ -66,7 +66,7 @@ def batch_records(fragments: list[Fragment], start: tuple[int, int]) -> Iterator
 
 
 class Encoder:
-    """Tokenises batches, but not records whose hash is not below `below`; it can be pickled."""
+    """Tokenises batches of records, except those whose hash is not below `below`; it can be pickled."""
 
     def __init__(self, tokenizer: Tokenizer, seed: int, below: int = ALL_HASHES) -> None:
         self.dtype = "<u2" if tokenizer.size <= 2**16 else "<u4"
@@ -80,7 +80,7 @@ class Encoder:
         hashes = [self._hash(texts) for texts in raw]
         texts: list[str] = []
         for record, digest in zip(records, hashes, strict=True):
-            # A text that is not wanted is tokenised as an empty one, so that texts stay in their places.
+            # Skipped texts are tokenised as empty ones, so that indices do not shift.
             texts += [text if digest < self._below and text.strip() else "" for text in record]
         encoded = self._tokenizer.encode_batch(texts)
         fields = len(records[0])
@@ -103,7 +103,7 @@ class Encoder:
     def _hash(self, texts: list[bytes]) -> int:
         digest = hashlib.blake2b(key=self._key, digest_size=8)
         for text in texts:
-            # The length parts the texts: ("ab", "c") and ("a", "bc") are other records.
+            # The length separates the texts: ("ab", "c") and ("a", "bc") are different records.
             digest.update(len(text).to_bytes(8, "little"))
             digest.update(text)
         return int.from_bytes(digest.digest(), "little")
@@ -118,7 +118,7 @@ def tokenise(
             yield batch, encoder(batch.records)
         return
     waiting: collections.deque[tuple[RecordBatch, int, concurrent.futures.Future[EncodedBatch]]] = collections.deque()
-    # The reader is faster than the workers: without a bound the whole source would wait in memory.
+    # The reader is faster than the workers. Without a bound, the whole source would wait in memory.
     room = _AHEAD * workers * BATCH  # characters; a longer record waits until it is alone
     context = multiprocessing.get_context("spawn")  # forked processes would inherit locks that threads hold
     pool = concurrent.futures.ProcessPoolExecutor(workers, context, _begin_worker, (encoder,))
@@ -144,7 +144,7 @@ def tokenise(
 
 
 def _weigh(record: Record) -> int:
-    """The characters that a record counts in a batch."""
+    """The number of characters that a record counts for in a batch."""
     return sum(map(len, record), RECORD)
 
 
@@ -152,11 +152,11 @@ def _to_bytes(record: Record) -> list[bytes]:
     return [text.encode("utf-8", "surrogatepass") for text in record]
 
 
-_WORKER: dict[str, Encoder] = {}  # a worker's own, made once: pickled with every batch it would cost more than the text
+_WORKER: dict[str, Encoder] = {}  # this worker's, sent once: pickling it with every batch would cost more than the text
 
 
 def _start_workers(pool: concurrent.futures.ProcessPoolExecutor, workers: int) -> None:
-    """Starts the workers deaf to Ctrl-C, which reaches the whole group: the parent ends them."""
+    """Start the workers with Ctrl-C blocked: it is sent to the whole process group, but the parent ends them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # children inherit it
     try:
         for _ in range(workers):
@@ -166,7 +166,7 @@ def _start_workers(pool: concurrent.futures.ProcessPoolExecutor, workers: int) -
 
 
 def _begin_worker(encoder: Encoder) -> None:
-    end_with_parent()  # it would wait for work for ever
+    end_with_parent()  # otherwise it would wait for work forever
     _WORKER["encoder"] = encoder
 
 

@@ -1,4 +1,4 @@
-"""The text of a named corpus or of a source, and which of it is held out."""
+"""The text of a named corpus or of a source, and the part of it that is held out."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -10,16 +10,16 @@ from bam_jax.data.sources.source import MAX_BYTES, TFDS, Source
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.files import list_files
 
-STDLIB = "stdlib"  # the corpus that every Python carries
+STDLIB = "stdlib"  # the corpus that comes with every Python
 
 
 def names_corpus(source: str) -> bool:
-    """True of the name of a corpus. A file or folder of that name goes before a corpus that is read from files."""
+    """True for the name of a corpus. A file or folder of that name takes precedence over a corpus that is read from files."""
     return source in CORPORA and (CORPORA[source].make is not None or not Path(source).exists())
 
 
 def check_outside(name: str, path: Path, source: str) -> None:
-    """See that what is written does not lie in a source, where it would be read as data."""
+    """Raise UserError if an output path is inside a source, where it would be read as data."""
     if names_corpus(source):
         if CORPORA[source].make is not None:  # it is read from no files
             return
@@ -42,7 +42,7 @@ def find_corpus(name: str, split: str) -> Corpus:
 def open_corpus(
     name: str, split: str = "train", *, errors: str = "strict", max_bytes: int = MAX_BYTES, **given: Any
 ) -> Source:
-    """The source of a corpus, whose files must be there; `given` are a path, fields and a format in place of its own."""
+    """The source of a corpus, whose files must exist; `given` are a path, fields and a format that replace its own."""
     corpus = find_corpus(name, split)
     given = {field: value for field, value in given.items() if value is not None}
     if corpus.make is not None:
@@ -55,7 +55,7 @@ def open_corpus(
     source = Source(**own | given, patterns=patterns, errors=errors, max_bytes=max_bytes, compose=compose)
     try:
         found = source.path.startswith(TFDS) or bool(list_files(source.path, source.patterns))
-    except UserError:  # no such folder; one that cannot be read is found where it is read
+    except UserError:  # no such folder; an unreadable one is detected when it is read
         found = False
     if not found:
         raise UserError(
@@ -66,7 +66,7 @@ def open_corpus(
 
 
 def read_texts(source: str, text_field: str = "text") -> Iterator[str]:
-    """Reads the documents of a source, always in the same order; empty ones are left out."""
+    """Read the documents of a source, always in the same order, without empty ones."""
     opened = open_corpus(source) if names_corpus(source) else Source(source, (text_field,))
     if len(opened.documents) > 1:
         raise UserError(
@@ -84,15 +84,15 @@ def read_texts(source: str, text_field: str = "text") -> Iterator[str]:
 
 
 def divide(texts: Iterable[str], holdout: float) -> tuple[list[str], list[str]]:
-    """Divides documents into those to train on and those held out, at the very fraction of the characters.
+    """Divide documents into those to train on and those held out, at an exact fraction of the characters.
 
-    Documents are held out in the order of their hashes while they fit; the tail of the next one fills the rest.
-    A document that occurs twice counts once.
+    Documents are held out in the order of their hashes while they fit; the tail of the next one fills the rest. Duplicate
+    documents count once.
     """
     unique = list(dict.fromkeys(texts))
     room = round(holdout * sum(map(len, unique)))
     trained: dict[int, int] = {}  # document number -> characters at its start to train on
-    # By hash, not by place: neighbours in a source are alike, and its end may be of another kind than its beginning.
+    # By hash, not by position: neighbours in a source are similar, and its end may differ from its beginning.
     digest = lambda number: hashlib.sha256(unique[number].encode("utf-8", "surrogatepass")).digest()
     for number in sorted(range(len(unique)), key=digest):
         size = min(room, len(unique[number]))

@@ -1,4 +1,4 @@
-"""Fragments: the pieces of a source that can be read by themselves, and the records that they give."""
+"""Fragments: pieces of a source that can be read independently, and their records."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -7,15 +7,15 @@ from typing import Any
 from bam_jax.system.errors import UserError
 from bam_jax.system.files import shortened
 
-Record = tuple[str, ...]  # the text of a document, or of a query, a passage that answers it, and one that does not
-Reading = Iterator[tuple[Record, int]]  # records, each with the bytes of the fragment, as stored, read so far
+Record = tuple[str, ...]  # the text of a document; or a query, a passage that answers it, and one that does not
+Reading = Iterator[tuple[Record, int]]  # records, each with the number of stored bytes of the fragment read so far
 
 
 @dataclasses.dataclass(frozen=True)
 class Fragment:
-    """A piece of a source that can be read by itself: a file, a row group of it, or some files end to end."""
+    """A piece of a source that can be read independently: a file, a row group of a file, or several files in sequence."""
 
-    name: str  # below the source
+    name: str  # relative to the source
     size: int  # bytes, as stored
     read: Callable[[], Reading]
 

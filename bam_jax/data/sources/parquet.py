@@ -8,10 +8,10 @@ from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
 from bam_jax.system.files import File, is_remote, shortened, too_large
 
-_ROWS = 256  # decoded at a time, at most
-_PAGE = 2**28  # bytes of a page, at most, however small texts must be: writers end pages at a megabyte or so
-_BYTES = 2**26  # of the texts that are decoded at a time, unless a single row has more
-# Bytes that nearly each header takes at most, and that any does; it may hold a text for statistics.
+_ROWS = 256  # rows decoded at a time, at most
+_PAGE = 2**28  # largest page in bytes, even if texts must be smaller: writers end pages at about a megabyte
+_BYTES = 2**26  # bytes of the texts decoded at a time, unless a single row has more
+# Bytes that suffice for nearly every page header, and for any. A header may contain a text in its statistics.
 _HEADERS = (2**12, 2**22)
 _INFLATED, _STORED = 2, 3
 _BOOLEANS, _BYTE, _VARINTS, _DOUBLE, _BINARY, _LISTS, _STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12
@@ -36,17 +36,17 @@ class Columns:
                 )
 
     def groups(self) -> list[tuple[int, int]]:
-        """The bytes that the text columns of each row group take in the file, and its rows."""
+        """The bytes that the text columns of each row group take in the file, and its number of rows."""
         sizes = lambda number: sum(chunk.total_compressed_size for chunk in self._chunks(number))
         numbers = range(self._metadata.num_row_groups)
         return [(sizes(number), self._metadata.row_group(number).num_rows) for number in numbers]
 
     def rows(self, group: int) -> Iterator[tuple[bytes, ...]]:
-        """Yields the rows of a group, undecoded; a null is an empty text."""
+        """Yield the rows of a group, undecoded; a null becomes an empty text."""
         import pyarrow
 
         self._refuse_large_pages(group)
-        binary = pyarrow.large_binary()  # bytes that are not UTF-8 are found where they are decoded
+        binary = pyarrow.large_binary()  # invalid UTF-8 is detected when it is decoded
         size = self._rows_at_a_time(group)
         with self._open() as opened:
             number = 0
@@ -60,25 +60,25 @@ class Columns:
                     yield texts
 
     def _refuse_large_pages(self, group: int) -> None:
-        """Refuse a page that would take more memory than the largest text, or `_PAGE`, before it is inflated."""
+        """Raise an error for a page larger than the largest text and `_PAGE` before it is decompressed."""
         max_bytes = max(self._max_bytes, _PAGE)
         for chunk in self._chunks(group):
             if is_remote(self._file.path) and chunk.total_uncompressed_size <= max_bytes:
-                continue  # a look at each page fetches most of them; a file of an address that lies of its sizes is trusted
+                continue  # checking each page would fetch most of them; the sizes in a remote file are trusted
             start = min(filter(None, (chunk.dictionary_page_offset, chunk.data_page_offset)), default=0)
             with self._file.named_in_errors(ValueError), self._file.open_raw() as raw:
                 for size in inflated_sizes(raw, start, start + chunk.total_compressed_size):
-                    if size > max_bytes + 2**20:  # lengths and levels stand beside the texts
+                    if size > max_bytes + 2**20:  # a page also contains lengths and levels
                         raise too_large(f"a page of group {group} of {self._file.path}", max_bytes)
 
     def _rows_at_a_time(self, group: int) -> int:
-        """The rows of a group that are decoded together, few enough that their texts have bounded bytes."""
+        """The number of rows of a group to decode together, so that the bytes of their texts are bounded."""
         chunks, rows = self._chunks(group), max(self._metadata.row_group(group).num_rows, 1)
         stored = sum(chunk.total_uncompressed_size for chunk in chunks)
         if stored > rows * len(chunks) * (self._max_bytes + 2**10):  # a page's header takes a little
             raise too_large(f"each row of group {group} of {self._file.path}, on average,", self._max_bytes)
         longest = stored // rows
-        # A dictionary may hold a long text once, and each row may be that one.
+        # A dictionary may contain a long text once, and every row may refer to it.
         in_dictionary = any("DICTIONARY" in name for chunk in chunks for name in chunk.encodings)
         if _ROWS * stored > _BYTES and in_dictionary:
             from pyarrow import compute, types
@@ -102,15 +102,15 @@ class Columns:
         arrow = import_extra("pyarrow", self._file.path, "data")
         parquet = import_extra("pyarrow.parquet", self._file.path, "data")
         with self._file.named_in_errors(arrow.ArrowException), self._file.open_raw() as raw:
-            # Without buffers ahead: a row group may be larger than the memory.
+            # Without reading ahead: a row group may be larger than the memory.
             yield parquet.ParquetFile(raw, metadata=self._metadata, pre_buffer=False, buffer_size=2**20, **options)
 
 
 def inflated_sizes(raw: IO[bytes], start: int, stop: int) -> Iterator[int]:
-    """Yields the bytes that each page of a column chunk inflates to: pyarrow inflates a page whole, whatever its size.
+    """Yield the decompressed bytes of each page of a column chunk: pyarrow decompresses whole pages, whatever their size.
 
-    A page's header is a struct of Thrift's compact protocol, without a length; its fields 2 and 3 are the bytes of the page as
-    inflated and as stored.
+    A page header is a struct in Thrift's compact protocol, without a length. Its fields 2 and 3 are the decompressed and the
+    stored bytes of the page.
 
     Source: the format's parquet.thrift, and thrift-compact-protocol.md of Apache Thrift.
     """
@@ -130,7 +130,7 @@ def inflated_sizes(raw: IO[bytes], start: int, stop: int) -> Iterator[int]:
 
 
 def _fields(data: bytes, at: int) -> tuple[dict[int, int], int]:
-    """The integers of a struct by their fields' numbers, and the place after it."""
+    """The integers of a struct by field number, and the offset after the struct."""
     found, number = {}, 0
     while data[at]:
         head, at = data[at], at + 1
@@ -146,7 +146,7 @@ def _fields(data: bytes, at: int) -> tuple[dict[int, int], int]:
 
 
 def _skipped(data: bytes, at: int, kind: int) -> int:
-    """The place after a value of a kind."""
+    """The offset after a value of a kind."""
     if kind in _BOOLEANS:
         return at
     if kind in (_BYTE, _DOUBLE):
@@ -169,7 +169,7 @@ def _skipped(data: bytes, at: int, kind: int) -> int:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of seven bits a byte, the lowest first, and the place after it."""
+    """A number with seven bits per byte, the lowest first, and the offset after it."""
     value = shift = 0
     while data[at] > 127:
         value |= (data[at] & 127) << shift
@@ -178,6 +178,6 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _integer(data: bytes, at: int) -> tuple[int, int]:
-    """A number with a sign, which is its lowest bit."""
+    """A signed number, whose sign is the lowest bit, and the offset after it."""
     value, at = _varint(data, at)
     return value >> 1 ^ -(value & 1), at

@@ -15,28 +15,28 @@ from bam_jax.system import typed_json
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.files import File, is_remote, list_files, too_large
 
-# The contents of a file by its suffix: a document; a record a line; records in columns; WikiText's articles.
+# The contents of a file by its suffix: one document; one record per line; records in columns; WikiText articles.
 SUFFIXES = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet", ".raw": "wikitext", ".tokens": "wikitext"}
 IN_FIELDS = ("jsonl", "parquet")  # contents whose records have fields
 ALL_FILES = ("*",)
 ERRORS = ("strict", "replace")
 TFDS = "tfds:"
-MAX_BYTES = 2**28  # bytes of a record at most, unless said otherwise: a small file may inflate to any size
+MAX_BYTES = 2**28  # default limit of a record's bytes: a small file may decompress to any size
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A source of text, and the way to read it."""
+    """A source of text, and how to read it."""
 
     path: str  # file, folder, address such as gs://bucket/folder, tfds:NAME[:SPLIT], or a corpus with `make`
     fields: tuple[str, ...] = ("text",)  # names of the fields or columns that hold a record's texts; a .txt has none
-    patterns: tuple[str, ...] = ALL_FILES  # of the files' names below the path; those of the first that matches any
-    format: str = BY_SUFFIX  # "auto", by the files' suffixes, or the name of a format, whatever the suffix: "wikitext"
-    errors: str = "strict"  # of bytes that are not UTF-8; or "replace", the replacement character for each
-    max_bytes: int = MAX_BYTES  # bytes of a record at most: of a .txt, a line, an article, a text in a column
-    # makes one text of a record from the texts of its fields; None: each is a document
+    patterns: tuple[str, ...] = ALL_FILES  # of file names below the path; the first that matches any file is used
+    format: str = BY_SUFFIX  # "auto": by suffix; or the name of a format for files of any suffix: "wikitext"
+    errors: str = "strict"  # raise an error for invalid UTF-8; "replace": use replacement characters
+    max_bytes: int = MAX_BYTES  # limit of a record's bytes: of a .txt file, a line, an article, or a text in a column
+    # combines the texts of a record's fields into one; None: each is a document
     compose: Callable[..., str] | None = None
-    make: Callable[[], Iterator[str]] | None = None  # makes the documents, where no files hold them
+    make: Callable[[], Iterator[str]] | None = None  # generates the documents of a source without files
 
     def __post_init__(self) -> None:
         for name, value, known in (("format", self.format, (BY_SUFFIX, *FORMATS)), ("errors", self.errors, ERRORS)):
@@ -49,11 +49,11 @@ class Source:
 
     @property
     def documents(self) -> tuple[str, ...]:
-        """The names of the documents that one record gives."""
+        """The names of the documents in one record."""
         return self.fields if self.compose is None else ("+".join(self.fields),)
 
     def fragments(self) -> list[Fragment]:
-        if self.make is not None:  # the size is that of the characters
+        if self.make is not None:  # sizes are in characters
             texts = list(self.make())
             read = lambda: zip(((text,) for text in texts), itertools.accumulate(map(len, texts)), strict=True)
             return [Fragment(self.path, sum(map(len, texts)), read)]
@@ -66,7 +66,7 @@ class Source:
         return [dataclasses.replace(one, read=functools.partial(_read_composed, one, self.compose)) for one in found]
 
     def _of_files(self) -> list[Fragment]:
-        # A folder may hold anything: its texts have a known suffix. A corpus with a format names its files by patterns.
+        # A folder may contain other files, so only known suffixes count, unless a corpus with a format has file name patterns.
         named = self.format != BY_SUFFIX and self.patterns != ALL_FILES
         files = [file for file in list_files(self.path, self.patterns) if named or file.kind in SUFFIXES]
         if not files:
@@ -89,19 +89,19 @@ class Source:
             else:
                 in_lines.append(file)
         if in_lines:
-            # One fragment of all: a document may begin in one file and end in the next.
+            # A single fragment for all files: a document may begin in one file and end in the next.
             name, size = " ".join(file.name for file in in_lines), sum(file.size for file in in_lines)
             found.append(Fragment(name, size, functools.partial(_read_documents_in_lines, in_lines, self)))
         return found
 
 
 def is_fetched(path: str) -> bool:
-    """True of a source that is no path of this machine: an address for fsspec, or a dataset by its name."""
+    """True for a source that is not a local path: an address for fsspec, or the name of a dataset."""
     return path.startswith(TFDS) or is_remote(path)
 
 
 def hash_fragments(fragments: list[Fragment]) -> str:
-    """Sixteen hex digits of the fragments' names and sizes: another source, or another version of it, has others."""
+    """Sixteen hex digits of the fragments' names and sizes, which identify a source and its version."""
     listed = json.dumps([(fragment.name, fragment.size) for fragment in fragments])
     return hashlib.sha256(listed.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -113,7 +113,7 @@ def _read_composed(fragment: Fragment, compose: Callable[..., str]) -> Reading:
 
 def _read_text(file: File, source: Source) -> Reading:
     text = decode(file.read_whole(source.max_bytes), source.errors, file.path)
-    # What Python's text files do with the ends of lines.
+    # Convert line ends, as Python's text files do.
     yield (text.replace("\r\n", "\n").replace("\r", "\n"),), file.size
 
 
@@ -131,7 +131,7 @@ _READ = {"text": _read_text, "jsonl": _read_jsonl}
 
 
 def _row_groups(file: File, source: Source) -> list[Fragment]:
-    """A fragment for each row group: reading goes on at any of them without reading those before."""
+    """A fragment for each row group, so that reading can resume at any of them without reading earlier ones."""
     columns = Columns(file, source.fields, source.max_bytes)
 
     def read(group: int, size: int, rows: int) -> Reading:
@@ -147,7 +147,7 @@ def _row_groups(file: File, source: Source) -> list[Fragment]:
 
 def _read_documents_in_lines(files: list[File], source: Source) -> Reading:
     cut = FORMATS["wikitext" if source.format == BY_SUFFIX else source.format]
-    done = size = 0  # bytes of the files that are read; bytes of the document that goes on
+    done = size = 0  # bytes of the files read so far; size of the current document
 
     def lines() -> Iterator[str]:
         nonlocal done, size
@@ -156,7 +156,7 @@ def _read_documents_in_lines(files: list[File], source: Source) -> Reading:
             for number, (line, read) in enumerate(_read_lines(file, source), 1):
                 done = before + read
                 size += len(line)
-                # A file without a title would be one document, as large as it likes.
+                # A file without titles would be one document of any size.
                 if size > source.max_bytes:
                     raise too_large(f"the article that goes on in {file.path} at line {number}", source.max_bytes)
                 yield line
@@ -168,7 +168,7 @@ def _read_documents_in_lines(files: list[File], source: Source) -> Reading:
 
 
 def _read_lines(file: File, source: Source) -> Iterator[tuple[str, int]]:
-    """The lines of a file, each with the bytes that are read; those of a parquet file are its rows."""
+    """The lines of a file, or the rows of a parquet file, each with the bytes read so far."""
     if file.kind == ".parquet":
         columns = Columns(file, source.fields, source.max_bytes)
         groups = columns.groups()

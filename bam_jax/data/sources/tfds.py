@@ -10,14 +10,14 @@ from bam_jax.system.extras import import_extra
 from bam_jax.system.files import shortened, too_large
 
 _PATH = re.compile(r"tfds:(?P<hub>huggingface:)?(?P<name>[^:]+)(?P<version>:[\d*][\d.*]*)?(:(?P<split>[^:]+))?")
-_RECORDS = 2**14  # of a fragment
-_READ = 64  # at a time
+_RECORDS = 2**14  # per fragment
+_READ = 64  # records read at a time
 
 
 def fragments(path: str, fields: tuple[str, ...], errors: str, max_bytes: int) -> list[Fragment]:
-    """Ranges of the records of a prepared dataset, which is looked for where `tfds.load` would.
+    """Ranges of the records of a prepared dataset, which must be where `tfds.load` looks for it.
 
-    The path is tfds:NAME[:SPLIT] ("train"); NAME as tensorflow_datasets has it (wiki40b/en:1.3.0), or huggingface:NAME.
+    The path is tfds:NAME[:SPLIT] (default "train"). NAME is that in tensorflow_datasets (wiki40b/en:1.3.0), or huggingface:NAME.
     """
     parsed = _PATH.fullmatch(path)
     if parsed is None:
@@ -47,7 +47,7 @@ def fragments(path: str, fields: tuple[str, ...], errors: str, max_bytes: int) -
             numbers = range(first, min(first + _READ, stop))
             try:
                 records = source.__getitems__(list(numbers))
-            except RuntimeError as error:  # array_record's, of damaged bytes
+            except RuntimeError as error:  # raised by array_record for damaged bytes
                 raise UserError(
                     f"cannot read {path}: {' '.join(str(error).split())[:200]}; prepare it again"
                 ) from error
@@ -77,12 +77,12 @@ def _builder(path: str, parsed: re.Match[str]) -> Any:
     from tensorflow_datasets.core.utils import conversion_utils
 
     name = parsed["name"]
-    if parsed["hub"]:  # the name that its folder has
+    if parsed["hub"]:  # the name of its folder
         name = "/".join(map(conversion_utils.to_tfds_name, name.split("/")))
     try:
-        # By its files: its code may need other packages, and the network.
+        # From its files: its code may need other packages and the network.
         return read_only_builder.builder_from_files(name + (parsed["version"] or ""))
-    except (ValueError, FileNotFoundError) as error:  # of no such folder, or of a name that is none
+    except (ValueError, FileNotFoundError) as error:  # no such folder, or an invalid name
         raise UserError(
             f"{path} is not among the prepared datasets (TFDS_DATA_DIR, or else ~/tensorflow_datasets); "
             f"prepare it: {_command(parsed)}"

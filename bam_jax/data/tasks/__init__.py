@@ -1,1 +1,1 @@
-"""Tasks whose samples are made or read: passkeys, RULER, benchmarks, synthetic tasks."""
+"""Tasks whose samples are generated or read from files: passkeys, RULER, benchmarks, synthetic tasks."""

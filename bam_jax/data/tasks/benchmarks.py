@@ -1,8 +1,8 @@
-"""Benchmarks of questions: which tasks there are, by their names in the LM Evaluation Harness, and their local files.
+"""Question benchmarks: the available tasks, by their names in the LM Evaluation Harness, and their local files.
 
-A folder contains each data set as the Hugging Face hub has it (`download`), or .jsonl files of the same records. Small models
-and tests use invented questions instead: sums, and passages of Python's documentation, which the toy models are trained on.
-Right and wrong answers are drawn alike, and so is their order: guessing finds one in four.
+A folder contains each data set in the format of the Hugging Face hub (`download`), or as .jsonl files of the same records. Small
+models and tests use invented questions instead: sums, and passages of Python's documentation, on which the toy models are
+trained. Right and wrong answers are drawn in the same way and shuffled, so guessing is right one time in four.
 """
 
 import functools
@@ -24,7 +24,7 @@ LARGEST = 2**30  # bytes of a file, at most: LongBench v2 has half as many
 
 RECORDS = 64
 COLOURS = ("amber", "black", "blue", "brown", "green", "grey", "orange", "pink", "purple", "red", "white", "yellow")
-LONG = (20, 600)  # words around a fact of a long context
+LONG = (20, 600)  # minimum and maximum words on each side of a fact in a long context
 
 Record = dict[str, Any]
 
@@ -73,7 +73,7 @@ longbench2_structured | graph            | graph_reasoning          | Knowledge 
 
 
 class _Kind(NamedTuple):
-    """The group of a kind of questions, the harness's names of its task and data, and the data's own."""
+    """A kind of questions: its group, the harness's names for its task and data, and the data set's own name."""
 
     group: str
     task: str
@@ -97,7 +97,7 @@ TASKS: Mapping[str, tuple[str, ...]] = {
     "longbench2": _tasks_of(_DOMAINS),
     **{group: _tasks_of([group]) for group in _DOMAINS},
 }
-"""The names that can be asked for, and the harness's tasks that each consists of."""
+"""The names that a user can give, and the harness's tasks that each consists of."""
 
 SIZES: Mapping[str, int] = {
     "mmlu": 14_042,
@@ -113,7 +113,7 @@ SIZES: Mapping[str, int] = {
     "longbench2_code": 50,
     "longbench2_structured": 33,
 }
-"""Questions (pages of WikiText) of the published benchmarks: for estimates of what they cost."""
+"""Numbers of questions (for WikiText, pages) in the published benchmarks, for estimates of the cost."""
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "cais/mmlu": ("question", "choices", "answer"),
@@ -126,7 +126,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 
 
 def leaves(tasks: Sequence[str]) -> tuple[str, ...]:
-    """The harness's tasks that some names stand for, each once."""
+    """The harness's tasks that some names consist of, each once."""
     return tuple(dict.fromkeys(leaf for task in tasks for leaf in TASKS[task]))
 
 
@@ -141,7 +141,7 @@ def count(tasks: Sequence[str], questions: int) -> int:
 
 
 def read(data: str, dataset: str, subset: str | None, split: str) -> list[Record]:
-    """The records of one split of a data set, as the harness's task wants them."""
+    """The records of one split of a data set, in the form that the harness's task needs."""
     own = LONGBENCH if dataset == "recursal/longbench-v2" else dataset  # the harness names a copy in another schema
     if data == INVENTED:
         rng, (make, count) = random.Random(f"{own} {subset} {split}"), _MAKE[own]
@@ -192,7 +192,7 @@ def _read_file(path: Path) -> list[Any]:
         with file.named_in_errors(pyarrow.ArrowException), file.open_raw() as raw:
             for batch in pyarrow.parquet.ParquetFile(raw).iter_batches(batch_size=64):
                 size += batch.nbytes
-                if size > LARGEST:  # it inflates
+                if size > LARGEST:  # a small file may decompress to any size
                     raise _too_large(path)
                 records += batch.to_pylist()
         return records
@@ -247,7 +247,7 @@ def _long_questions(records: Sequence[Mapping[str, Any]], subset: str | None) ->
 def _addition(rng: random.Random) -> Record:
     first, second = rng.randint(2, 49), rng.randint(2, 49)
     answer = rng.randrange(4)
-    # The right sum is as often the least of the four as the greatest.
+    # The right sum is equally often the smallest and the largest of the four.
     least = first + second - rng.randrange(4)
     choices = [*range(least, least + 4)]
     rng.shuffle(choices)
@@ -261,7 +261,7 @@ def _next_word(rng: random.Random) -> Record:
     choices: list[str] = []
     while len(choices) < 3:
         wrong = _passage(rng, 1)
-        # The beginning of an answer would be as likely as the whole of it.
+        # The beginning of an answer would be at least as likely as the whole answer.
         if not any(wrong.startswith(other) or other.startswith(wrong) for other in (right, *choices)):
             choices.append(wrong)
     answer = rng.randrange(4)
@@ -303,7 +303,7 @@ _MAKE: Mapping[str, tuple[Callable[[random.Random], Record], int]] = {
     "EleutherAI/wikitext_document_level": (lambda rng: {"page": _passage(rng, 200)}, 8),
     LONGBENCH: (_long_context, RECORDS),
 }
-"""The function that makes a record, and the records of every split of every subset, by data set."""
+"""By data set: the function that makes a record, and the number of records in every split of every subset."""
 
 
 @functools.cache

@@ -1,11 +1,11 @@
-"""A retrieval problem made of any text: a sentence that was taken out of a document asks for that document.
+"""A retrieval problem made from any text: a sentence taken out of a document is a query for that document.
 
-Short triplets come from the documents to train on. The documents to test with are long, and their queries stood anywhere in
-them, mostly far behind the tokens that training has seen at once. Triplets are held out with their documents, since the text
-around a sentence is the query or the positive of its neighbours.
+Short triplets come from the training documents. The test documents are long, and their queries come from anywhere in them, mostly
+from far beyond the training length. Triplets are held out together with their documents, because the text around a sentence is
+the query or the positive of neighbouring sentences.
 
-A pool of all rows sees every token whatever attention reaches. So the problem measures robustness to length: whether the rows of
-a long text are still worth averaging.
+A mean over all hidden rows covers every token, however far attention reaches. The problem therefore measures robustness to
+length: whether the rows of a long text are still worth averaging.
 
 Source: the inverse cloze task, Lee et al. 2019.
 """
@@ -22,9 +22,9 @@ import numpy as np
 
 from bam_jax.system.errors import UserError
 
-# Characters of a sentence that may be a query, and its words at least: shorter ones ask for nothing in particular.
+# Minimum and maximum characters of a sentence that may be a query, and its minimum words: shorter ones are not specific.
 SHORTEST, LONGEST, WORDS = 40, 200, 6
-HELD_OUT = 0.2  # the share of the characters to train on of which no triplet is trained on
+HELD_OUT = 0.2  # the share of the training characters whose triplets are held out
 
 Records = list[dict[str, Any]]
 
@@ -35,11 +35,11 @@ _END = re.compile(r"(?<=[.!?:])\s+|\n\s*\n")
 class Sizes:
     """The sizes of the problem."""
 
-    passage: int = 200  # characters of a text in a triplet, or more, where there are as many
-    # characters of a document to be found, at least, the sentences that are taken out of it included
+    passage: int = 200  # minimum characters of a text in a triplet, if its document has as many
+    # minimum characters of a test document, including the sentences that are taken out of it
     document: int = 10_000
-    questions: int = 12  # sentences taken out of each such document, beside its title
-    test: float = 0.5  # share of the characters that is tested with, above 0 and below 1
+    questions: int = 12  # sentences taken out of each test document, besides its title
+    test: float = 0.5  # share of the characters used for testing, above 0 and below 1
 
     def __post_init__(self) -> None:
         for name in ("passage", "document", "questions"):
@@ -53,12 +53,12 @@ class Sizes:
 class InverseCloze:
     """The problem as records; `corpus` and `queries` in MLDR's columns."""
 
-    texts: Records  # {"text"} of the documents to train on, for a tokenizer and for masked language modelling
+    texts: Records  # {"text"} of the training documents, for a tokenizer and for masked language modelling
     triplets: Records  # {"query", "positive", "negative"} of most of the same documents
-    held_out_triplets: Records  # of the rest of them, by which choices are made
-    test_triplets: Records  # of the documents to test with
-    corpus: Records  # of the others
-    queries: Records  # with "kind" (title or sentence) and "character", the place where the sentence stood
+    held_out_triplets: Records  # of the rest of them, for choosing hyperparameters
+    test_triplets: Records  # of the test documents
+    corpus: Records  # the test documents, each long
+    queries: Records  # with "kind" (title or sentence) and "character", its former position in the text
 
     def files(self) -> Iterator[tuple[str, str]]:
         """The name of each file and its contents, the queries last."""
@@ -68,7 +68,7 @@ class InverseCloze:
 
 
 def make(texts: Iterable[str], sizes: Sizes, *, seed: int) -> InverseCloze:
-    """Makes the problem; equal texts, sizes and seeds give equal records. A text that occurs twice counts once."""
+    """Make the problem. Equal texts, sizes and seeds give equal records. Duplicate texts count once."""
     unique = [cut_sentences(text) for text in dict.fromkeys(texts)]
     counts = Counter(_key(sentence) for sentences in unique for sentence in sentences)
     trained, tested = _divide([sentences for sentences in unique if sentences], sizes.test, seed)
@@ -102,19 +102,19 @@ def _key(sentence: str) -> str:
 def _is_question(sentence: str, counts: Counter[str]) -> bool:
     key = _key(sentence)
     words = [word for word in key.split() if word.isalpha()]
-    # A sentence that occurs twice would ask for several documents, or stand in what was trained on.
+    # A sentence that occurs twice would be a query for several documents, or be part of the training text.
     return SHORTEST <= len(sentence) <= LONGEST and len(words) >= WORDS and counts[key] == 1
 
 
 def _divide(texts: Sequence[list[str]], share: float, seed: int) -> tuple[list[list[str]], list[list[str]]]:
-    """Texts to train on, and some others, two at least, which have a share of the characters; each in the order of the source."""
+    """Texts to train on, and at least two others, which have a share of the characters; both in the order of the source."""
     size = lambda sentences: sum(map(len, sentences))
     room = share * sum(map(size, texts))
-    # By hash: what is added to a source moves none of the others from one side to the other.
+    # By hash, so that texts added to a source leave nearly all others on the same side.
     rank = lambda number: hashlib.sha256(f"{seed}\0{' '.join(texts[number])}".encode("utf-8", "replace")).digest()
     tested = set[int]()
     for number in sorted(range(len(texts)), key=rank):
-        if room > 0 or len(tested) < 2:  # a negative is of another text
+        if room > 0 or len(tested) < 2:  # a negative comes from another text
             tested.add(number)
             room -= size(texts[number])
     train = [sentences for number, sentences in enumerate(texts) if number not in tested]
@@ -122,7 +122,7 @@ def _divide(texts: Sequence[list[str]], share: float, seed: int) -> tuple[list[l
 
 
 def _triplets(texts: Sequence[list[str]], counts: Counter[str], passage: int, rng: np.random.Generator) -> Records:
-    """A query, the sentences around it without it, and a passage of another text; in random order."""
+    """Triplets in random order: a query, the sentences around it, and a passage of another text."""
     found = [
         (number, sentence, _around(sentences, place, passage, rng))
         for number, sentences in enumerate(texts)
@@ -134,7 +134,7 @@ def _triplets(texts: Sequence[list[str]], counts: Counter[str], passage: int, rn
     made = []
     for place in rng.permutation(len(found)):
         number, query, positive = found[place]
-        first, end = np.searchsorted(numbers, (number, number + 1))  # texts follow one another
+        first, end = np.searchsorted(numbers, (number, number + 1))  # texts are in order
         if others := len(found) - int(end - first):
             other = rng.choice(others)
             negative = found[other if other < first else other + end - first][2]
@@ -143,7 +143,7 @@ def _triplets(texts: Sequence[list[str]], counts: Counter[str], passage: int, rn
 
 
 def _around(sentences: Sequence[str], place: int, size: int, rng: np.random.Generator) -> str:
-    """The sentences on both sides of one, `size` characters or more where there are; a random share of them stands before it."""
+    """The sentences on both sides of one, at least `size` characters if there are as many; a random share of them precedes it."""
     before = after = place
     room = float(rng.uniform(0, size))
     while before > 0 and room > 0:
@@ -181,7 +181,7 @@ def _test(
 
 
 def _long_documents(texts: Sequence[list[str]], size: int) -> Iterator[list[str]]:
-    """Sentences of `size` characters or more: long texts are divided, short ones follow one another, a short rest is left out."""
+    """Documents of at least `size` characters, as sentences: long texts are split, short ones joined; a short rest is dropped."""
     sentences, length = list[str](), 0
     for text in texts:
         for sentence in text:
@@ -193,7 +193,7 @@ def _long_documents(texts: Sequence[list[str]], size: int) -> Iterator[list[str]
 
 
 def _choose(sentences: Sequence[str], counts: Counter[str], questions: int, rng: np.random.Generator) -> dict[int, str]:
-    """The places of the sentences to take out: the first that will do as the title, and one of each equal part."""
+    """The indices of the sentences to take out: the first suitable one as the title, and one from each equal part."""
     places = [place for place, sentence in enumerate(sentences) if _is_question(sentence, counts)]
     if not places:
         return {}

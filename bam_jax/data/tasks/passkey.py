@@ -1,4 +1,4 @@
-"""Passkeys: keys planted in text to train on, and the prompts that ask for one.
+"""Passkeys: keys planted in training text, and the prompts that ask for one.
 
 Source: Bayesian Attention Mechanism, passkey retrieval, after Mohtashami & Jaggi 2023. The toy form, KEY d d d d d END, is
 ours: small models learn it from planted keys.
@@ -13,7 +13,7 @@ from bam_jax.system.errors import UserError
 
 DIGITS = 5
 KEY_LENGTH = DIGITS + 2
-MOST = 3  # times that a key stands in a training sample, at most
+MOST = 3  # maximum occurrences of a key in a training sample
 
 DESCRIPTION = (
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. "
@@ -30,7 +30,7 @@ def depths(count: int) -> list[float]:
 
 
 def usual(tokenizer: str) -> str:
-    """The prompt that is asked where none is named, "toy" or "paper"."""
+    """The default prompt for a tokenizer, "toy" or "paper"."""
     return "toy" if tokenizer == "char" else "paper"
 
 
@@ -42,10 +42,10 @@ def plant(
     fraction: float = 0.8,
     answer_weight: float = 1.5,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Plants a key, the same at 2 or 3 random places, in some of the windows, [B, N] ids.
+    """Plant a key in some of the windows, [B, N] ids, the same key at 2 or 3 random positions.
 
-    Returns tokens [B, N] int32, and weights [B, N] float32 of each token as a target: 0 for the digits where a key first stands
-    (nothing predicts them), `answer_weight` where it stands again, else 1.
+    Returns tokens [B, N] int32, and weights [B, N] float32 of each token as a target: 0 for the digits of a key's first
+    occurrence (nothing predicts them), `answer_weight` for those of later occurrences, else 1.
     """
     rows, length = windows.shape
     if length < MOST * KEY_LENGTH:
@@ -58,7 +58,7 @@ def plant(
     keys[:, 1:-1] = np.take(tokenizer.digits, rng.integers(0, 10, (rows, DIGITS)))
     for count in (2, MOST):
         row = np.flatnonzero(times == count)[:, None, None]
-        # Sorted places in what the keys leave free, each moved on by the keys before it: they never overlap.
+        # Sorted positions in the space that keys leave free, each shifted by the keys before it, so that keys never overlap.
         starts = np.sort(rng.integers(0, length - count * KEY_LENGTH + 1, (len(row), count)))
         places = (starts + KEY_LENGTH * np.arange(count))[..., None] + np.arange(KEY_LENGTH)
         tokens[row, places] = keys[row[:, 0]]
@@ -70,7 +70,7 @@ def plant(
 def prompt(
     text: np.ndarray, length: int, depth: float, digits: Sequence[int], tokenizer: CharTokenizer
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The toy prompt [length] int32: text, repeated where it is short, with one key and a final KEY; and the answer [5] int32."""
+    """The toy prompt [length] int32: text, repeated if it is short, with one key and a final KEY; and the answer [5] int32."""
     room = length - KEY_LENGTH - 1
     if room < 0:
         raise UserError(f"length {length} is shorter than the passkey prompt; give {KEY_LENGTH + 1} or more")
@@ -95,7 +95,7 @@ def paper_prompt(
     """
     _check(depth, digits[-DIGITS:])
     key = "".join(map(str, digits))
-    # Some tokenizers put a space before every text, which then also parts the pieces; others need it written.
+    # Some tokenizers prepend a space to every text, which also separates the pieces; others need an explicit space.
     bare = tokenizer.decode(np.concatenate([tokenizer.encode("a"), tokenizer.encode("b")])) == "ab"
     space = " " if bare else ""
     keyed = np.take(tokenizer.digits, digits).astype(np.int32)

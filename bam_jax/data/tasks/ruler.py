@@ -1,12 +1,12 @@
-"""RULER's thirteen tasks: the eight of needles in haystacks, made here, and those of `ruler_words` and `ruler_questions`.
+"""RULER's thirteen tasks: the eight needle-in-a-haystack tasks, made here, and those of `ruler_words` and `ruler_questions`.
 
 Needles are magic numbers or UUIDs hidden in a text and asked for at its end. A sample has the words, depths and sizes of RULER's
 own generator. Four things differ:
 
 - Each sample has random numbers of its own.
-- Haystacks below RULER's smallest (500 words, or 5 or 25 sentences) get smaller still, down to one word or sentence.
-- A sample that chance made too long loses words or sentences one by one, not 500 or 25 at once.
-- Essays are the user's, and they are divided into sentences by punctuation instead of NLTK's model.
+- Haystacks may be smaller than RULER's smallest (500 words, or 5 or 25 sentences), down to one word or sentence.
+- A sample that happens to be too long loses one word or sentence at a time, not 500 or 25.
+- Essays come from the user, and are split into sentences by punctuation instead of NLTK's model.
 
 Source: Hsieh et al. 2024, and NVIDIA's code (scripts/data/synthetic).
 """
@@ -41,7 +41,7 @@ SINGULAR = {"some": "A", "are": "is", "which": "is"}
 PLURAL = {"some": "Some", "are": "are", "which": "are all"}
 
 DEPTHS = tuple(round(100 * n / 39) for n in range(40))  # of a needle in essays, per cent of their sentences
-MOST = 2**20  # words of essays that are read at most; where a haystack is longer, they are repeated
+MOST = 2**20  # maximum words of essays that are read; longer haystacks repeat them
 
 _SENTENCE = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]["')\]])) (?![a-z])""")
 
@@ -50,7 +50,7 @@ _SENTENCE = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]["')\]])) (?![a-z])""")
 class Task:
     """One of RULER's tasks."""
 
-    # Of needles "noise" (a few short sentences, again and again), "essay" or "needle" (other keys and values); of others a name
+    # For needle tasks "noise" (a few short sentences, repeated), "essay" or "needle" (other keys and values); for others a name
     # in `ruler_words.TASKS` or `ruler_questions.FORMATS`.
     haystack: str
     key: str = "words"  # "words" (adjective-noun), "numbers" (7 digits) or "uuids"
@@ -58,11 +58,11 @@ class Task:
     keys: int = 1
     values: int = 1  # of each key
     queries: int = 1
-    generated: int = 128  # tokens that a model may write; they count towards the length
+    generated: int = 128  # tokens that a model may generate; they count towards the length
 
     @property
     def asks_questions(self) -> bool:
-        """True where any one of the answers is right; else all are wanted."""
+        """True if any one of the answers suffices; otherwise all are required."""
         return self.haystack in ruler_questions.FORMATS
 
 
@@ -96,7 +96,7 @@ class Essays:
         return hashlib.sha256(" ".join(self.words).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     def sentences(self, size: int) -> list[str]:
-        """The first `size` words, from the start again where there are fewer, as sentences.
+        """The first `size` words, repeated if there are fewer, as sentences.
 
         >>> Essays("here", ("Is", "it?", "Yes.")).sentences(4)
         ['Is it?', 'Yes.', 'Is']
@@ -106,24 +106,25 @@ class Essays:
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """A prompt, what should follow, and the prompt as a model reads it."""
+    """A prompt, its answers, and the prompt's tokens."""
 
     prompt: str  # ends where the answer should begin
-    answers: tuple[str, ...]  # all of them should stand in what follows, in any order; of questions any one
+    answers: tuple[str, ...]  # all of them should occur in the continuation, in any order; for questions any one
     tokens: np.ndarray  # [at most length - generated] int32
 
 
 def essays(source: str = STDLIB) -> Essays:
-    """The text of a source as one stretch of words; of a large one the first 2^20."""
+    """The words of a source, in sequence; only the first 2^20 of a large source."""
     words = (word[0] for document in read_texts(source) for word in re.finditer(r"\S+", document))
     return Essays(source, tuple(itertools.islice(words, MOST)))
 
 
 class Sampler:
-    """The samples of a tokenizer, texts and a seed: a pure function of task, length (with the tokens to be written) and number.
+    """Samples for a tokenizer, texts and a seed: a pure function of task, length (including generated tokens) and number.
 
     Args:
-        questions: by the names of their files' options, as `ruler_questions.read` has them; those of tasks that are drawn.
+        questions: the questions of the tasks that are drawn, by the names of `ruler_questions.FORMATS`; see
+            `ruler_questions.read`.
     """
 
     def __init__(self, tokenizer: Tokenizer, text: Essays, seed: int, questions: Mapping[str, Questions] = {}):
@@ -146,7 +147,7 @@ class Sampler:
         raise _too_short(task, length, _taken(task, sample))
 
     def check(self, task: str, length: int, numbers: range) -> None:
-        """Raise UserError where the length is too short for some of the samples; arguments as of a call."""
+        """Raise UserError if the length is too short for some of the samples; the arguments are those of a call."""
         least = max(_taken(task, self._draw(task, length, number, 1)) for number in numbers)
         if least > length:
             raise _too_short(task, length, least)
@@ -164,7 +165,7 @@ class Sampler:
         return Sample(prompt, answers, self._tokenizer.encode(prompt))
 
     def _largest(self, task: str, length: int) -> int:
-        """Words, sentences or documents of the haystacks: the most with which one sample, drawn for this alone, fits."""
+        """The size of a haystack (words, sentences or documents): the largest with which a sample drawn for this purpose fits."""
         too_long = lambda size: _taken(task, self._draw(task, length, "size", size)) > length
         most = 1
         while not too_long(most):

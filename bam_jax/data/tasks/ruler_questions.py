@@ -1,7 +1,7 @@
-"""RULER's questions: one of SQuAD (qa_1) or HotpotQA (qa_2) about paragraphs among others of the same file.
+"""RULER's question tasks: a question of SQuAD (qa_1) or HotpotQA (qa_2), with its paragraphs among others of the same file.
 
-The documents and their order are RULER's: the paragraphs with the answer, others of the same article or question, and where
-these are too few, any others, from the start again where all are in use. The wording of the instruction is ours.
+The documents and their order are RULER's: the paragraphs with the answer, others of the same article or question and, if these
+are too few, any others, repeated once all are in use. The wording of the instruction is ours.
 
 Source: Hsieh et al. 2024 (arXiv 2404.06654), section 3.4; Rajpurkar et al. 2018; Yang et al. 2018.
 """
@@ -25,17 +25,17 @@ PROMPT = (
     "Question: {question} Answer:"
 )
 Written = Annotated[str, Meta(pattern=r"\S")]
-"""A text that is not empty: an empty answer would stand in everything."""
+"""A text that is not empty: an empty answer would occur in any text."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A question, answers any of which is right, and numbers of documents."""
+    """A question, its answers, any of which is right, and the numbers of its documents."""
 
     text: str
     answers: tuple[str, ...]
     needed: tuple[int, ...]
-    near: tuple[int, ...]  # that come before all others
+    near: tuple[int, ...]  # that are used before all others
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,11 +48,11 @@ class Questions:
 
     @functools.cached_property
     def hash(self) -> str:
-        """Sixteen hex digits of the SHA-256 of all texts, whatever the order of the questions."""
+        """Sixteen hex digits of the SHA-256 of all texts, independent of the order of the questions."""
         return hashlib.sha256(repr((self.documents, sorted(map(repr, self.asked)))).encode()).hexdigest()[:16]
 
     def fill(self, number: int, size: int, rng: random.Random) -> tuple[str, tuple[str, ...]]:
-        """The prompt of a question with `size` documents beside those that it needs, and its answers."""
+        """The prompt of a question with `size` documents besides those that it needs, and its answers."""
         question = self.asked[number % len(self.asked)]
         near = rng.sample(question.near, min(size, len(question.near)))
         shown = [*question.needed, *near]
@@ -67,11 +67,11 @@ class Questions:
 
 
 def read(name: str, path: str, seed: int) -> Questions:
-    """The questions in a file of SQuAD or HotpotQA, in an order of the seed; UserError: the file is another."""
+    """The questions in a file of SQuAD or HotpotQA, shuffled by the seed; UserError: it is not such a file."""
     outermost, kind, build, example = FORMATS[name]
     remedy = f"give --{name}={example}"
     parsed = typed_json.parse(files.read_small(path), path, remedy)
-    if not isinstance(parsed, outermost):  # in an error of its contents, the whole of them would be shown
+    if not isinstance(parsed, outermost):  # otherwise the error would show the whole contents
         raise UserError(f"{path} holds something else; {remedy}")
     documents, asked = build(typed_json.check(parsed, kind, path, remedy), path, remedy)
     if not asked or len(documents) < 2:
@@ -150,4 +150,4 @@ FORMATS: dict[str, tuple[type, object, Callable[..., tuple[list[str], list[Quest
     "squad": (dict, _Squad, _squad, "dev-v2.0.json of SQuAD"),
     "hotpotqa": (list, list[_Hotpot], _hotpotqa, "hotpot_dev_distractor_v1.json of HotpotQA"),
 }
-"""The options that name the files: the types of the contents, the function that reads them, and the file that RULER uses."""
+"""By the option that names the file: the types of its contents, the function that reads it, and the file that RULER uses."""

@@ -1,7 +1,7 @@
-"""RULER's tasks of tracing and of counting: variable tracking (vt), common words (cwe) and frequent words (fwe).
+"""RULER's tracing and counting tasks: variable tracking (vt), common words (cwe) and frequent words (fwe).
 
-The texts, their proportions and the example before vt and cwe are RULER's; the wording of the questions is ours. Words of cwe
-are wonderwords' nouns, adjectives and verbs, and where a list takes more than these, pairs of an adjective and a noun.
+The texts, their proportions and the example before vt and cwe are RULER's; the wording of the questions is ours. The words of cwe
+are wonderwords' nouns, adjectives and verbs and, if a list needs more, pairs of an adjective and a noun.
 
 Source: Hsieh et al. 2024 (arXiv 2404.06654), sections 3.2 and 3.3 and appendix B.
 """
@@ -35,15 +35,15 @@ FREQUENT = (
 )
 HOPS = 4
 ASKED = 10
-"""Common words, all of which are asked for."""
+"""Number of common words; the question asks for all of them."""
 SHORT = 4096
 """The length below which common words occur less often."""
 LEAST = 100
-"""Words of the shortest coded text: of fewer, the fourth word would be as frequent as the third."""
+"""Words of the shortest coded text. With fewer, the fourth word would be as frequent as the third."""
 
 
 def track(size: int, length: int, rng: random.Random) -> Filled:
-    """A value that passes through five variables, among lines of noise; after an example."""
+    """A value passed on through five variables, among lines of noise; after a solved example."""
     value, other = rng.sample(range(10_000, 100_000), 2)
     example, shown = _chain(1, other, 3, rng)
     prompt, names = _chain(size, value, 5, rng)
@@ -64,7 +64,7 @@ def _chain(size: int, value: int, letters: int, rng: random.Random) -> Filled:
 
 
 def common(size: int, length: int, rng: random.Random) -> Filled:
-    """A list of ten common words and `size` uncommon ones, each many times; after an example."""
+    """A list of ten common words and `size` uncommon ones, each many times; after a solved example."""
     (uncommon, few, many), often, seldom = ((10, 3, 1), 6, 1) if length < SHORT else ((30, 10, 3), 30, 3)
     example, shown = _list(uncommon, few, many, rng)
     prompt, words = _list(size, often, seldom, rng)
@@ -88,7 +88,7 @@ def _numbered(words: list[str] | tuple[str, ...]) -> str:
 
 
 def frequent(size: int, length: int, rng: random.Random) -> Filled:
-    """Coded words, the k-th of which occurs n k^-2 / zeta(2) times among n; the first is dots, the next three are asked for."""
+    """Coded words: in a text of n, the k-th occurs n k^-2 / zeta(2) times. The first is dots, the next three are the answers."""
     words, total = {"...": None}, size + LEAST - 1
     while len(words) < max(length // 50, 5):
         words["".join(rng.choices(string.ascii_lowercase, k=6))] = None
@@ -99,11 +99,11 @@ def frequent(size: int, length: int, rng: random.Random) -> Filled:
 
 
 TASKS = {"variables": track, "common": common, "frequent": frequent}
-"""The samples of a kind: (size, length, rng) -> prompt and answers; a greater size makes a longer prompt."""
+"""Functions that make samples: (size, length, rng) -> prompt and answers; a larger size makes a longer prompt."""
 
 
 def pair(rng: random.Random) -> str:
-    """One of the six million pairs, each as likely as in RULER's list of them all, which takes a gigabyte."""
+    """One of the six million pairs, all equally likely, as in RULER's list of all pairs, which takes a gigabyte."""
     adjectives, nouns = _words("ADJECTIVES"), _words("NOUNS")
     adjective, noun = divmod(rng.randrange(len(adjectives) * len(nouns)), len(nouns))
     return f"{adjectives[adjective]}-{nouns[noun]}"

@@ -1,7 +1,7 @@
-"""Synthetic tasks: rows of symbols that end with questions, whose answers stand further up among fillers.
+"""Synthetic tasks: rows of symbols that end with questions, whose answers are further up, among fillers.
 
-A row has as many items (pairs of key and value, or symbols to copy) at any length: only the distance to the answers grows.
-Each filler is the successor of the one before the last. From them a model learns to attend to the previous token.
+A row has the same number of items (pairs of key and value, or symbols to copy) at any length; only the distance to the answers
+grows. Each filler is the successor of the filler two before it. From fillers a model learns to attend to the previous token.
 """
 
 import abc
@@ -12,16 +12,16 @@ import numpy as np
 
 from bam_jax.system.errors import UserError
 
-SHARE = 4  # a row of the training context is items by one part in so many, fillers for the rest
-FILLERS = 8  # symbols that stand between items
-FILLER_WEIGHT = 0.2  # loss weight of a filler that can be foretold; an answer has 1
+SHARE = 4  # at the training context, items take one part in so many of a row, fillers the rest
+FILLERS = 8  # symbols that are placed between items
+FILLER_WEIGHT = 0.2  # loss weight of a predictable filler; an answer has 1
 
-TRAINING, HELD_OUT, ASKED = range(3)  # streams of random numbers: of training, its held-out rows, an evaluation
+TRAINING, HELD_OUT, ASKED = range(3)  # streams of random numbers: for training, its held-out rows, evaluation
 
 
 @dataclasses.dataclass(frozen=True)
 class Alphabet:
-    """The ids of a vocabulary by the parts that they play: keys, as many values, fillers, a marker.
+    """The ids of a vocabulary by their role: keys, as many values, fillers, a marker.
 
     >>> Alphabet.of(73)
     Alphabet(keys=range(0, 32), values=range(32, 64), fillers=range(64, 72), marker=72)
@@ -34,15 +34,15 @@ class Alphabet:
 
     @classmethod
     def of(cls, vocabulary: int) -> "Alphabet":
-        """The parts of the ids 0 ... vocabulary - 1."""
+        """The roles of the ids 0 ... vocabulary - 1."""
         each = (vocabulary - FILLERS - 1) // 2
         return cls(range(each), range(each, 2 * each), range(2 * each, 2 * each + FILLERS), 2 * each + FILLERS)
 
 
 class SyntheticTask(abc.ABC):
-    """A task whose rows are made, each a pure function of seed, stream, length and number.
+    """A task with generated rows, each a pure function of seed, stream, length and number.
 
-    A task is a subclass, a member of `KINDS`, and a name in `SYNTHETIC` of `bam_jax.config.sections`.
+    To add a task, write a subclass, and add it to `KINDS` and its name to `SYNTHETIC` of `bam_jax.config.sections`.
     """
 
     name: ClassVar[str]
@@ -64,24 +64,24 @@ class SyntheticTask(abc.ABC):
 
     @abc.abstractmethod
     def symbols(self) -> range:
-        """The symbols of which each item of a row takes another."""
+        """The symbols from which items are drawn; each item of a row has a different one."""
 
     @property
     @abc.abstractmethod
     def chance(self) -> float:
-        """The share of answers that a guess among all symbols finds."""
+        """The share of answers that random guessing among all symbols finds."""
 
     @property
     @abc.abstractmethod
     def answers(self) -> np.ndarray:
-        """The places of a row's answers, [answers] int, ascending, counted from its end: -1 is its last token."""
+        """The positions of a row's answers, [answers] int, ascending, counted from its end: -1 is its last token."""
 
     @abc.abstractmethod
     def draw(self, rng: np.random.Generator, length: int) -> np.ndarray:
         """A row, [length] int32."""
 
     def weights(self, row: np.ndarray) -> np.ndarray:
-        """The loss weights of tokens as targets: 1 of answers, little of fillers that can be foretold, 0 of what cannot."""
+        """The loss weights of tokens as targets: 1 for answers, little for predictable fillers, 0 for unpredictable tokens."""
         filler = (row >= self.alphabet.fillers.start) & (row < self.alphabet.fillers.stop)
         weights = np.zeros(len(row), np.float32)
         weights[2:] = FILLER_WEIGHT * (filler[2:] & filler[:-2])
@@ -89,7 +89,7 @@ class SyntheticTask(abc.ABC):
         return weights
 
     def check(self, length: int) -> None:
-        """Raise UserError where a model that reads `length` tokens would not read all items."""
+        """Raise UserError if a model that reads `length` tokens would not read all items."""
         least = self.items * self.cost + 1
         if length < least:
             raise UserError(
@@ -98,26 +98,26 @@ class SyntheticTask(abc.ABC):
             )
 
     def row(self, seed: int, stream: int, length: int, number: int) -> np.ndarray:
-        """The tokens that a model reads and one more, which it predicts last: [length + 1] int32."""
-        # A spawn key tells streams apart whatever the other words are; a list of words alone is padded with zeros.
+        """The tokens that a model reads, and the one that it predicts last: [length + 1] int32."""
+        # A spawn key separates streams whatever the other words are; a plain list of words would be padded with zeros.
         sequence = np.random.SeedSequence([seed, length, number], spawn_key=(stream,))
         return self.draw(np.random.default_rng(sequence), length + 1)
 
 
 def scatter(rng: np.random.Generator, pieces: np.ndarray, alphabet: Alphabet, length: int) -> np.ndarray:
-    """Two interleaved counters of fillers [length] int32, with pieces [pieces, width] written over them in their order."""
+    """Two interleaved counters of fillers [length] int32, overwritten by pieces [pieces, width] in their order."""
     count, width = pieces.shape
     place = np.arange(length)
     count_from = rng.integers(0, FILLERS, 2)
     row = (alphabet.fillers.start + (count_from[place % 2] + place // 2) % FILLERS).astype(np.int32)
-    # Sorted places in what the pieces leave free, each moved on by the pieces before it: they never overlap.
+    # Sorted positions in the space that pieces leave free, each shifted by the pieces before it, so that pieces never overlap.
     starts = np.sort(rng.integers(0, length - count * width + 1, count)) + width * np.arange(count)
     row[starts[:, None] + np.arange(width)] = pieces
     return row
 
 
 class Copy(SyntheticTask):
-    """A marker and a string of different symbols among fillers, then both once more; the symbols are answers.
+    """A marker and a string of different symbols among fillers, then both once more; the repeated symbols are answers.
 
     Source: Jelassi et al. 2024 (Repeat after me, arXiv 2402.01032); there the string fills the row.
     """
@@ -144,9 +144,9 @@ class Copy(SyntheticTask):
 
 
 class Recall(SyntheticTask):
-    """Pairs of key and value at random places, and every key again at the end, in another order, each before its value.
+    """Pairs of key and value at random positions, and every key again at the end, in another order, each before its value.
 
-    Source: Arora et al. 2023 (Zoology, arXiv 2312.04927); there the queries are strewn over the row.
+    Source: Arora et al. 2023 (Zoology, arXiv 2312.04927); there the queries are spread over the row.
     """
 
     writes: ClassVar[int] = 1  # times that each key is written, each time with a value of its own; the last one counts
@@ -169,7 +169,7 @@ class Recall(SyntheticTask):
         writes = rng.permutation(np.repeat(np.arange(self.items), self.writes))
         values = rng.integers(self.alphabet.values.start, self.alphabet.values.stop, len(writes), dtype=np.int32)
         last = np.empty_like(keys)
-        last[writes] = values  # of equal indices the last one is kept
+        last[writes] = values  # for equal indices the last one is kept
         pairs = np.stack([keys[writes], values], axis=1)
         order = rng.permutation(self.items)
         queries = np.stack([keys, last], axis=1)[order].ravel()
@@ -177,9 +177,9 @@ class Recall(SyntheticTask):
 
 
 class RecallLast(Recall):
-    """Recall in which every key is written three times, in any order: a model that finds any of its pairs is right once in three.
+    """Recall with every key written three times, in any order: a model that finds any pair of a key is right once in three.
 
-    The task is ours, after those on which gates that forget are shown: Lin et al. 2025 (FoX), CABLE section 3.
+    The task is ours, after tasks that demonstrate forget gates: Lin et al. 2025 (FoX), CABLE section 3.
     """
 
     writes = 3

@@ -1,4 +1,4 @@
-"""Copies of a tokenizer beside what was made with it, so that no other can be taken for it."""
+"""Copies of a tokenizer, stored with whatever was made with it, so that no other is used by mistake."""
 
 import json
 import os
@@ -15,7 +15,7 @@ IDENTITY = "identity.json"
 
 
 def save_tokenizer(made: Tokenizer, run: str | os.PathLike) -> None:
-    """Copies a tokenizer's files, and its identity, into a folder; if they are there, checks that it is the same."""
+    """Copy a tokenizer's files and its identity into a folder; if it has a copy, check that the tokenizer is the same."""
     folder = Path(run) / FOLDER
     if (folder / IDENTITY) in regular.list_tree(folder):
         made.check(_identity(folder)["hash"], str(run))
@@ -23,25 +23,25 @@ def save_tokenizer(made: Tokenizer, run: str | os.PathLike) -> None:
     folder.mkdir(exist_ok=True)
     for name, path in made.files.items():
         files.write_atomically(folder / name, files.read_small(path))
-    # Last: without it the copy does not count.
+    # Last: without it the copy is ignored.
     files.write_atomically(folder / IDENTITY, json.dumps(made.identity(), indent=1) + "\n")
 
 
 def find_tokenizer(spec: str, sources: Iterable[str]) -> Tokenizer:
-    """The tokenizer that a configuration names, from the copy in its first prepared folder: gpt2 of gpt2:FOLDER, for example."""
+    """The tokenizer that a configuration names, from the copy in its first prepared folder, so that gpt2 may mean gpt2:FOLDER."""
     prepared = next((source for source in sources if (Path(source) / FOLDER / IDENTITY).is_file()), None)
     return tokenizer(spec) if prepared is None else load_tokenizer(prepared, spec)
 
 
 def load_tokenizer(run: str | os.PathLike, spec: str) -> Tokenizer:
-    """The tokenizer of a folder, from its own copy of the files: the first ones may have moved since."""
+    """The tokenizer of a folder, from the folder's copy of the files: the original files may have moved."""
     made = tokenizer(own_spec(run, spec))
     folder = Path(run) / FOLDER
     return made.check(_identity(folder)["hash"], str(run)) if (folder / IDENTITY).exists() else made
 
 
 def own_spec(run: str | os.PathLike, spec: str) -> str:
-    """A tokenizer's name for a configuration: with a folder's own copy of its files, if it has one; else as it is."""
+    """A tokenizer's name for a configuration: with the path of a folder's own copy of its files, or unchanged without a copy."""
     folder = Path(run) / FOLDER
     found = regular.list_tree(folder)
     if folder / IDENTITY not in found:
@@ -52,7 +52,7 @@ def own_spec(run: str | os.PathLike, spec: str) -> str:
             f"{run} was made with the tokenizer {identity['name']}, and the configuration names {spec}; give "
             f"--config.data.tokenizer={identity['name']}, or a folder that was made with {spec}"
         )
-    copied = any(path.name != IDENTITY and path.name[0] != "." for path in found)  # of a system or a draft
+    copied = any(path.name != IDENTITY and path.name[0] != "." for path in found)  # hidden: a system's, or a draft
     return f"{identity['name']}:{folder}" if copied and spec in (identity["name"], identity["spec"]) else spec
 
 

@@ -23,8 +23,8 @@ MULTIPLE = 128  # of a model's vocabulary: 50,304 entries for 50,257 ids (CABLE'
 class GPT2Tokenizer(Tokenizer):
     """GPT-2's byte-level BPE of 50,257 ids, which CABLE's models use padded to 50,304.
 
-    The path is the folder with vocab.bpe and encoder.json; "": where tiktoken keeps what it has downloaded
-    (TIKTOKEN_CACHE_DIR). Nothing is ever downloaded.
+    The path is the folder with vocab.bpe and encoder.json; "": tiktoken's cache of downloads (TIKTOKEN_CACHE_DIR). Nothing is
+    ever downloaded.
     """
 
     name = "gpt2"
@@ -49,18 +49,18 @@ class GPT2Tokenizer(Tokenizer):
         return -(-self.size // MULTIPLE) * MULTIPLE
 
     def encode(self, text: str) -> np.ndarray:
-        # The name of the end token in a text is text.
+        # In a text, the name of the end token is ordinary text.
         return self._encoding.encode_to_numpy(encodable(text), disallowed_special=()).astype(np.int32)
 
     def decode(self, ids: np.ndarray) -> str:
-        ids = np.asarray(ids)  # those of the end and of a model's padding are no text
+        ids = np.asarray(ids)  # the end token and the padding of a model's vocabulary are not text
         return self._encoding.decode(ids[ids < self.eos].tolist())
 
 
 def _files(path: str) -> dict[str, Path]:
     if path:
         found = {name: Path(path) / name for name in FILES}
-    else:  # as tiktoken's own loader names what it keeps
+    else:  # the names of files in tiktoken's cache
         temporary = Path(tempfile.gettempdir()) / "data-gym-cache"
         cache = Path(os.environ["TIKTOKEN_CACHE_DIR"] if "TIKTOKEN_CACHE_DIR" in os.environ else temporary)
         found = {name: cache / hashlib.sha1((SOURCE + name).encode()).hexdigest() for name in FILES}
@@ -75,7 +75,7 @@ def _files(path: str) -> dict[str, Path]:
 
 
 def _ranks(merges: bytes, encoder: bytes, files: dict[str, Path]) -> tuple[dict[bytes, int], int]:
-    """The id of each piece of bytes, which is its rank among the merges too, and the end token's."""
+    """The id of each sequence of bytes, which is also its rank among the merges, and the id of the end token."""
     byte_of = byte_alphabet()
     try:
         ids: dict[str, int] = typed_json.parse(encoder, str(files[FILES[1]]))
@@ -101,7 +101,7 @@ def _ranks(merges: bytes, encoder: bytes, files: dict[str, Path]) -> tuple[dict[
 
 
 def byte_alphabet() -> dict[str, int]:
-    """The byte of each symbol in the files: bytes that print stand for themselves, others follow U+00FF in their order."""
+    """The byte of each symbol in the files: printable bytes represent themselves, others follow U+00FF in order."""
     printing = [byte for byte in range(256) if chr(byte).isprintable() and byte != ord(" ")]
     others = [byte for byte in range(256) if byte not in printing]
     return {chr(byte): byte for byte in printing} | {chr(256 + n): byte for n, byte in enumerate(others)}

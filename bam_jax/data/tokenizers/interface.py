@@ -1,4 +1,4 @@
-"""The base of every tokenizer, and the two without a vocabulary to learn or to fetch: characters and bytes."""
+"""The base class of tokenizers, and the two without a vocabulary to train or download: characters and bytes."""
 
 import abc
 import hashlib
@@ -15,27 +15,27 @@ from bam_jax.system.errors import UserError
 
 
 class Tokenizer(abc.ABC):
-    """Text to token ids and back. It is pickled as its name, path and hash, and made again from these."""
+    """Converts text to token ids and back. It is pickled as its class, path and hash, and made again from these."""
 
     name: str
     path: str = ""  # the file or folder that it was made from; "" for one that comes with the code
-    files: Mapping[str, Path] = {}  # of its vocabulary, by the names under which a folder of them makes it again
-    size: int  # number of ids: all that `encode` gives, and the special ones, are below it
+    files: Mapping[str, Path] = {}  # of its vocabulary, by the file names that a copy of them must have
+    size: int  # number of ids: those of `encode`, and the special ones, are below it
     digits: tuple[int, ...]  # the ids of the ten digits, 0 first
     bos: int | None = None  # the id that can begin a document; None: there is none
     eos: int | None = None  # the id that ends a document; None: documents end without one
     mask: int | None = None  # the id that stands for a token to be predicted; None: there is none
-    special: tuple[int, ...] = ()  # ids that no text has, in ascending order: eos, mask, and others such as pads
+    special: tuple[int, ...] = ()  # ids that never occur in text, ascending: eos, mask, and others such as padding
     hash: str  # sixteen hex digits of the vocabulary's SHA-256
 
     @property
     def spec(self) -> str:
-        """The tokenizer as a configuration names it: its name, and after a colon its path if it has one."""
+        """The tokenizer's name in a configuration: `name`, followed by a colon and the path if it has one."""
         return f"{self.name}:{self.path}" if self.path else self.name
 
     @property
     def padded(self) -> int:
-        """Entries of a model's vocabulary where the configuration leaves that open: `size`, or what is customary."""
+        """The default size of a model's vocabulary: `size`, or a customary number."""
         return self.size
 
     @abc.abstractmethod
@@ -43,19 +43,19 @@ class Tokenizer(abc.ABC):
         """The int32 ids of a text, [tokens], without special ones."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each text, as `encode` gives them; faster than one by one where the library is."""
+        """The ids of each text, the same as from `encode`; faster if the library is faster on batches."""
         return [self.encode(text) for text in texts]
 
     def encode_prompt(self, text: str) -> np.ndarray:
-        """The ids of what a person types: `encode`'s, and of symbols that no text has, those that `decode` writes so."""
+        """The ids of user input: like `encode`, but it also reads the symbols with which `decode` writes ids that no text has."""
         return self.encode(text)
 
     def out_of_vocabulary(self, text: str) -> str:
-        """The characters of a prompt that it cannot tell from others, each once."""
+        """The characters of a prompt that the tokenizer cannot distinguish from others, each once."""
         return ""
 
     def out_of_vocabulary_share(self, text: str) -> float:
-        """The share of a text's characters that it cannot tell from others.
+        """The share of a text's characters that the tokenizer cannot distinguish from others.
 
         >>> from bam_jax.data.tokenizers import tokenizer
         >>> tokenizer("char").out_of_vocabulary_share("a é"), tokenizer("byte").out_of_vocabulary_share("a é")
@@ -69,11 +69,11 @@ class Tokenizer(abc.ABC):
         """The text of ids, [tokens]."""
 
     def identity(self) -> dict[str, str | int | None]:
-        """The identity that travels with everything made with it, as JSON values."""
+        """The identity that is stored with everything made with the tokenizer, as JSON values."""
         return {"spec": self.spec, "name": self.name, "hash": self.hash, "size": self.size, "eos": self.eos}
 
     def check(self, wanted: str, owner: str) -> Self:
-        """Itself, if it has the hash that something was made with."""
+        """The tokenizer itself, if its hash is `wanted`; UserError otherwise."""
         if self.hash != wanted:
             raise UserError(
                 f"{owner} was made with a tokenizer of hash {wanted}, but tokenizer {self.spec!r} has hash {self.hash}; "
@@ -97,7 +97,7 @@ def digest(*parts: bytes) -> str:
 
 
 def cut(ids: np.ndarray, length: int, eos: int | None) -> np.ndarray:
-    """The first tokens of a document, of which the last ends it as before.
+    """The first tokens of a document; if it is cut, the last of them is still its end token.
 
     >>> cut(np.array([5, 6, 7, 9]), 3, 9)
     array([5, 6, 9], dtype=int32)
@@ -109,7 +109,7 @@ def cut(ids: np.ndarray, length: int, eos: int | None) -> np.ndarray:
 
 
 def encodable(text: str) -> str:
-    """The text with "?" for what UTF-8 cannot hold: Python's strings may have lone surrogates, libraries refuse them.
+    """The text with "?" for what UTF-8 cannot encode: Python's strings may have lone surrogates, which libraries reject.
 
     >>> encodable("a\\ud800b")
     'a?b'
@@ -142,12 +142,12 @@ class CharTokenizer(Tokenizer):
         self._other = other
 
     def encode(self, text: str) -> np.ndarray:
-        # surrogatepass: a Python string may contain what UTF-8 cannot; that is "other" like any foreign letter.
+        # surrogatepass: a Python string may contain lone surrogates, which are "other", like any unknown letter.
         points = np.frombuffer(text.lower().encode("utf-32-le", "surrogatepass"), np.uint32)
         return np.where(points < 128, self._ids[np.minimum(points, 127)], np.int32(self._other))
 
     def encode_prompt(self, text: str) -> np.ndarray:
-        """See `Tokenizer`: digits, <KEY> and <END> are those of keys.
+        """See `Tokenizer`: digits, <KEY> and <END> become the symbols of keys.
 
         >>> tokenizer = CharTokenizer()
         >>> tokenizer.decode(tokenizer.encode_prompt("<KEY>12345<END> A"))

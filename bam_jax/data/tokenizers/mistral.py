@@ -11,15 +11,15 @@ import numpy as np
 from bam_jax.data.tokenizers.interface import Tokenizer, digest, encodable
 from bam_jax.system.extras import import_extra
 
-_SPACE = re.compile("(?<=[^ \u2581]) (?=[^ \u2581])")  # a single one within a text; \u2581 stands for a space in pieces
+_SPACE = re.compile("(?<=[^ \u2581]) (?=[^ \u2581])")  # a single one within a text; \u2581 represents a space in pieces
 _PASSAGE = 2**20  # characters after which a text is cut
 
 
 class MistralTokenizer(Tokenizer):
-    """Mistral's v3 vocabulary of 32,768 pieces, the one of BAM (section 3 and appendix C).
+    """Mistral's v3 vocabulary of 32,768 pieces, used by BAM (section 3 and appendix C).
 
-    Each digit is its own token, and a text starts as if a space stood before it. No piece goes on beyond a space: a text has
-    the ids of its words, and most words have come before.
+    Each digit is its own token, and a text is encoded as if a space preceded it. No piece extends beyond a space, so a text has
+    the ids of its words, and most words are cached.
     """
 
     name = "mistral"
@@ -49,7 +49,7 @@ class MistralTokenizer(Tokenizer):
 
 
 class _Words(dict[str, tuple[int, ...]]):
-    """The ids of words, remembered; enough of them for a web corpus, within some 100 MB."""
+    """A cache of the ids of words, large enough for a web corpus, within about 100 MB."""
 
     def __init__(self, encode: Callable[[str], list[int]]) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def _words(text: str) -> list[str]:
 
 
 def _passages(text: str) -> Iterator[str]:
-    """Cuts a long text at single spaces: its words all at once would take ten times its size."""
+    """Split a long text at single spaces: all of its words at once would take ten times its size."""
     start = 0
     while len(text) - start > _PASSAGE and (space := _SPACE.search(text, start + _PASSAGE)):
         yield text[start : space.start()]

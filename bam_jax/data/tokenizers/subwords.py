@@ -1,4 +1,4 @@
-"""Vocabularies in files, read by the library `tokenizers`: WordPiece of BERT, BPE trained on one's own text."""
+"""Vocabulary files read by the library `tokenizers`: BERT's WordPiece, and BPE trained on your own text."""
 
 import json
 import string
@@ -20,7 +20,7 @@ MASKS = ("<mask>", "[MASK]")
 
 
 class _Subwords(Tokenizer):
-    """The base of both kinds."""
+    """The base class of both kinds."""
 
     model: ClassVar[str]  # its type in a tokenizer.json
     usual: ClassVar[tuple[str, ...]]  # names of the file in a folder
@@ -47,7 +47,7 @@ class _Subwords(Tokenizer):
             raise UserError(
                 f"{found[0]} is no vocabulary of tokenizer '{self.name}' ({reason}); give {' or '.join(self.usual)}"
             ) from error
-        self.library.encode_special_tokens = True  # the name of a special token in a text is text
+        self.library.encode_special_tokens = True  # in a text, the name of a special token is ordinary text
         self.library.no_truncation()
         self.library.no_padding()
         vocabulary: dict[str, int] = self.library.get_vocab()
@@ -65,7 +65,7 @@ class _Subwords(Tokenizer):
         name = self.library.model.unk_token
         if name is not None and name not in vocabulary:
             raise UserError(f"tokenizer '{self.spec}' lacks its own token {name!r}; give another vocabulary")
-        self._unk = vocabulary[name] if name is not None else None  # no special one: text has it
+        self._unk = vocabulary[name] if name is not None else None  # not special: it occurs in text
         self.special = tuple(sorted(self._special(vocabulary) - {self._unk}))
         self.hash = digest(contents)
 
@@ -90,7 +90,7 @@ class _Subwords(Tokenizer):
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def out_of_vocabulary(self, text: str) -> str:
-        """See `Tokenizer`: those that are no word by themselves; a word with one of them is one unknown token."""
+        """See `Tokenizer`: the characters that are unknown by themselves; a word with one of them is a single unknown token."""
         if self._unk is None:
             return ""
         letters = list(dict.fromkeys(text))
@@ -105,7 +105,7 @@ class _Subwords(Tokenizer):
 class BertTokenizer(_Subwords):
     """BERT's WordPiece from a vocab.txt or tokenizer.json, lower case without accents unless the vocabulary has capital letters.
 
-    A document ends with [SEP] and can begin with [CLS]. What is decoded is spaced anew.
+    A document ends with [SEP] and can begin with [CLS]. Decoding changes the spaces.
     """
 
     name = "bert"
@@ -121,14 +121,14 @@ class BertTokenizer(_Subwords):
         return wordpiece(pieces, lowercase=not cased)
 
     def _special(self, vocabulary: dict[str, int]) -> set[int]:
-        # BERT's vocab.txt has [unused...] among the pieces too; no text gives those, since its brackets are parted.
+        # BERT's vocab.txt also has pieces [unused...]. No text is encoded as these, because brackets are split off.
         return {
             number for piece, number in vocabulary.items() if len(piece) > 2 and piece[0] == "[" and piece[-1] == "]"
         }
 
 
 def wordpiece(pieces: Sequence[str], *, lowercase: bool) -> Any:
-    """A WordPiece of the library `tokenizers` that normalises and parts text as BERT's does."""
+    """A WordPiece of the library `tokenizers` that normalises and splits text as BERT's does."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     made = Tokenizer(models.WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]"))
@@ -139,7 +139,7 @@ def wordpiece(pieces: Sequence[str], *, lowercase: bool) -> Any:
 
 
 class BPETokenizer(_Subwords):
-    """Byte-level BPE from a tokenizer.json, such as `python -m bam_jax.data.train_tokenizer` makes of one's own text."""
+    """Byte-level BPE from a tokenizer.json, such as `python -m bam_jax.data.train_tokenizer` makes from your own text."""
 
     name = "bpe"
     model = "BPE"
@@ -147,7 +147,7 @@ class BPETokenizer(_Subwords):
 
     def _check_model(self, model: Any) -> None:
         super()._check_model(model)
-        # The library does not refuse these, it panics.
+        # The library panics on these instead of raising an error.
         if model.get("continuing_subword_prefix"):
             raise ValueError("its pieces have a prefix, those of bytes have none")
         for merge in model["merges"]:

@@ -1,4 +1,4 @@
-"""The training of a byte-level BPE, or of BERT's WordPiece, on one's own text."""
+"""Training of a byte-level BPE, or of BERT's WordPiece, on your own text."""
 
 import string
 import sys
@@ -12,13 +12,13 @@ from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
 
 END, MASK = "<eos>", "<mask>"
-LEAST = 256 + 2  # every byte, and the end of a document and the mask: a vocabulary without a merge
+LEAST = 256 + 2  # every byte, the end token and the mask: a vocabulary without merges
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-ALPHABET = 1000  # characters that have pieces of their own, at most; a word with another one is unknown
+ALPHABET = 1000  # maximum number of characters with their own piece; a word with any other is unknown
 
 
 def train_bpe(texts: Iterable[str], vocab: int, *, progress: bool | None = None) -> str:
-    """Trains a byte-level BPE on words cut as for GPT-2; every digit is a token of its own, as passkeys need."""
+    """Train a byte-level BPE on words split as for GPT-2; every digit is a token of its own, as passkeys need."""
     if vocab < LEAST:
         raise UserError(f"a vocabulary of {vocab} ids has no room for every byte, end and mask; give {LEAST} or more")
     import_extra("tokenizers", "tokenizer 'bpe'", "tokenizers")
@@ -40,14 +40,14 @@ def train_bpe(texts: Iterable[str], vocab: int, *, progress: bool | None = None)
 
 
 def train_wordpiece(texts: Iterable[str], vocab: int, *, progress: bool | None = None) -> str:
-    """Trains a WordPiece on text in lower case without accents, as that of bert-base-uncased."""
+    """Train a WordPiece on lower-case text without accents, like that of bert-base-uncased."""
     import_extra("tokenizers", "tokenizer 'bert'", "tokenizers")
     from tokenizers import trainers
 
     made = wordpiece(SPECIAL, lowercase=True)
     alphabet = _alphabet(texts, made)
-    # The library numbers pieces inside words in the order of a hash table, and pairs that are equally frequent by those
-    # numbers. Given as special tokens, the pieces have a fixed order, and the same text gives the same vocabulary.
+    # The library numbers pieces inside words in the order of a hash table, and orders equally frequent pairs by these numbers.
+    # Passed as special tokens, the pieces have a fixed order, so that the same text gives the same vocabulary.
     inside = [f"##{character}" for character in alphabet if _continues(character, made)]
     least = len(SPECIAL) + len(alphabet) + len(inside)
     if vocab < least:
@@ -76,6 +76,6 @@ def _alphabet(texts: Iterable[str], made: Any) -> list[str]:
 
 
 def _continues(character: str, made: Any) -> bool:
-    """True if a word may go on with a character: punctuation and Chinese characters are words of their own."""
+    """True if a word may continue with a character: punctuation and Chinese characters are words of their own."""
     word = made.normalizer.normalize_str(f"a{character}")
     return len(made.pre_tokenizer.pre_tokenize_str(word)) == 1
