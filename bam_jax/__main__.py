@@ -24,7 +24,7 @@ def commands() -> Iterator[tuple[str, str]]:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Runs the command that the first words name; without one, prints the list."""
+    """Runs the command named by the first words; without one, prints the list."""
     words = {name.removeprefix("bam_jax.").replace(".", " "): name for name, _ in commands()}
     for count in (2, 1):  # "data prepare" before "train"
         name = " ".join(argv[:count])
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> None:
     )
     parser = errors.Parser(prog="bam-jax", description=f"{__doc__}\n\ncommands, each with --help:\n{listed}")
     parser.parse_args(argv)
-    print(parser.format_help(), end="")  # argparse's own printing hides that the reader of a pipe has gone
+    print(parser.format_help(), end="")  # argparse's own printing would hide a broken pipe
 
 
 def entry() -> NoReturn:

@@ -2,8 +2,8 @@
 
 python -m bam_jax.claims experiments/claims/papers.toml [--scale=small] [--runs=runs] [--out=docs/claims.md]
 
-It prints a page of Markdown, with a verdict for each claim from cells of the papers' tables, seed by seed. `--format=csv`
-prints a line for each criterion. The toy scale gives no verdict.
+It prints a Markdown page with a verdict for each claim, computed from cells of the papers' tables, seed by seed. `--format=csv`
+prints a line for each criterion. The toy scale gives no verdicts.
 """
 
 from bam_jax.system import errors

@@ -2,8 +2,8 @@
 
 python -m bam_jax.compare runs/* [--by=encoding,model.layers] [--out=runs/compare]
 
-A method is what differs between the configurations, found automatically; runs that differ in their seed alone count together.
-The tables are printed, and written with their figures as HTML, Markdown, CSV and LaTeX. Commands for what is missing are listed.
+Methods are found automatically from the differences between configurations; runs that differ only in their seed are one method.
+The tables are printed, and written with figures as HTML, Markdown, CSV and LaTeX. Commands for missing measurements are listed.
 """
 
 from bam_jax.system import errors

@@ -3,8 +3,8 @@
     python -m bam_jax.evaluate --run=runs/x --eval=passkey --lengths=64,4096 [--config.a.b=value ...]
     python -m bam_jax.evaluate --run runs/a runs/b --eval=passkey,perplexity --lengths=64,4096
 
-Appends to `results.jsonl` in the run's folder, a line for each cell; the same command again does only what is missing.
-Several processes can evaluate one model on a mesh (--config.mesh.*): give --processes=0 in a scheduler's job, else
+It appends one line per cell to `results.jsonl` in the run's folder. Running the same command again does only what is missing.
+Several processes can evaluate one model on a mesh (--config.mesh.*): give --processes=0 in a scheduler's job, otherwise
 --coordinator, --processes and --process.
 """
 
@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> None:
     runs = [run for pattern in given.run for run in _matching(pattern)]
     programs.keep()
     with processes.joined(given.coordinator, given.processes, given.process):
-        for run in runs:  # all, before the first is evaluated
+        for run in runs:  # check all before evaluating the first
             check_run(run)
         for run in runs:
             for each in evaluations:

@@ -4,7 +4,7 @@
 
 NAME: attention (BAM's figure 4), biases (CABLE's 4 and 8 to 15), classes and priors (BAM's 1), coupling (Z along a text),
 scales (BAM's 14), scatter (17, 18).
-Writes OUT.png and OUT.svg, and replaces what it wrote there before and nothing else.
+It writes OUT.png and OUT.svg, and replaces only files that it wrote itself.
 """
 
 from bam_jax.system import errors
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> None:
             f"{len(folders)} runs and the labels {files.shortened(labels)}: give each run a --label of its own"
         )
     runs = dict(zip(labels, folders, strict=True))
-    own = folders[0] if Path(given.run[0]).exists() else Path()  # not into the package, whose model may have been named
+    own = folders[0] if Path(given.run[0]).exists() else Path()  # not into the package, for a model of the package
     out = given.out or own / given.name
     if out.suffix in style.SUFFIXES:
         out = out.with_suffix("")

@@ -3,9 +3,9 @@
     python -m bam_jax.generate --run=quickstart --prompt="the module defines" [--tokens=200 --temperature=0.8 --seed=0]
     python -m bam_jax.generate --run=runs/x --file=story.txt --stop="The end"
 
-RUN is the folder of a run, of converted or of exported weights, or the name of a model that comes with the package, or a model
-that `python -m bam_jax.convert` reads: a folder of Hugging Face's, a .gguf file, or hf:ORGANISATION/NAME on the hub. The text
-goes to stdout as it is written, and how fast it was to stderr. `--config.a.b=value` changes the model, as in evaluate.
+RUN is the folder of a run or of converted or exported weights, the name of a model that comes with the package, or a model that
+`python -m bam_jax.convert` reads: a Hugging Face folder, a .gguf file, or hf:ORGANISATION/NAME on the hub. The text is streamed
+to stdout, and its speed is logged to stderr. `--config.a.b=value` changes the model, as in evaluate.
 """
 
 from bam_jax.system import errors
@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> None:
         print(piece, end="", flush=True)
     print()
     speed = f"{len(times):,} tokens after {length:,} of prompt"
-    if len(times) > 2:  # the first waits for the prompt and its compilation, the second for that of a step
+    if len(times) > 2:  # the first includes the prompt and its compilation, the second the compilation of a step
         rate = (len(times) - 2) / (times[-1] - times[1])
         speed += f"; {times[1]:.1f} s until the second token, compilation included, then {rate:,.0f} a second"
     console.log(speed)

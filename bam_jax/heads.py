@@ -4,11 +4,11 @@
     python -m bam_jax.heads --run=runs/x --passkey=64,1024,4096 [--prompts=5]
     python -m bam_jax.heads --run=runs/x --ablate=64,1024,4096 [--tokens=32768]
 
-The first prints a line for each head: how far its prior reaches, what BAM's shapes make of it, and what content and position
-add along a held-out text. The second asks for passkeys, and prints the heads that find them: the weight of the digit that comes
-next, and its lead over the other keys, which must grow as the logarithm of their number. The third leaves out a head after
-another, and prints by how much the loss of held-out text rises. Records go into the run's folder, `heads.jsonl`,
-`retrieval_heads.jsonl` and `ablation.jsonl`, unless that is quickstart, which comes with the code.
+The first command prints a line for each head: the reach of its prior, its class according to BAM's shape, and the contributions
+of content and position along held-out text. The second asks for passkeys and prints the heads that find them: the attention
+weight of the next digit, and its lead over the other keys, which must grow as the logarithm of their number. The third removes
+one head at a time, and prints by how much the loss of held-out text rises. Records are written to `heads.jsonl`,
+`retrieval_heads.jsonl` and `ablation.jsonl` in the run's folder, except for quickstart, which comes with the package.
 """
 
 from bam_jax.system import errors
@@ -27,7 +27,7 @@ from bam_jax.system.errors import UserError
 from bam_jax.training import bundled, remote
 
 PROMPTS = 5
-"""At each length of --passkey."""
+"""Prompts at each length of --passkey."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -77,7 +77,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _check_one(given: argparse.Namespace) -> None:
-    """Raise UserError where options of several measurements are given."""
+    """Raise UserError if options of several measurements are given."""
     if given.passkey and given.ablate:
         raise UserError(
             "--passkey asks which heads find a key, --ablate what text loses without each; give one of the two"

@@ -2,8 +2,8 @@
 
     python -m bam_jax.retrieve --run=runs/x --corpus=corpus.jsonl.gz --queries=test.jsonl.gz --lengths=512,1024 --out=runs/ranked
 
-Writes a TREC run file for each length and `metrics.json` into --out, and prints a table with intervals over the queries. Killed
-at any moment, the same command goes on: embeddings lie in --out, a file for each thousand documents.
+It writes a TREC run file for each length and `metrics.json` into --out, and prints a table with intervals over the queries. If
+it is killed, the same command continues from the embeddings in --out, which are saved in a file for each thousand documents.
 """
 
 from bam_jax.system import errors
@@ -79,7 +79,7 @@ def main(argv: Sequence[str]) -> None:
             for length in lengths:
                 summary = results.summarise(results.measure_rankings(problem, best[length]))
                 found[Setting(scorer, length)] = {"commit": git.describe(), **summary}
-            results.write_results(out, origin, found)  # first: by it the folder is known as ours
+            results.write_results(out, origin, found)  # first, because it marks the folder as ours
             for length in lengths:
                 results.write_run(out / f"{scorer}-{length}.run", problem, best[length], f"bam_jax-{scorer}-{length}")
     print("\n".join(results.table(found)))
@@ -112,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check(given: argparse.Namespace, lengths: Sequence[int], scorers: Sequence[str]) -> None:
-    """Raise UserError where the arguments fit no run."""
+    """Raise UserError if the arguments are invalid for every run."""
     if lengths[0] < 1:
         raise UserError(f"--lengths={given.lengths} must be 1 token or more, as in --lengths=512,1024")
     for scorer in scorers:
@@ -124,7 +124,7 @@ def _check(given: argparse.Namespace, lengths: Sequence[int], scorers: Sequence[
 
 
 def _note(problem: Problem) -> None:
-    """Say what of a problem counts for nothing, or can never be found."""
+    """Log which queries of a problem are skipped, and how many positives can never be found."""
     if problem.unanswered:
         console.log(f"{problem.unanswered} queries have no positive and are left out; {len(problem.queries)} are asked")
     if problem.absent:

@@ -1,6 +1,6 @@
 """Train and evaluate the rows of experiments, one process per core or accelerator.
 
-The same command again does what is missing.
+Running the same command again does what is missing.
 
 python -m bam_jax.sweep experiments/quickstart.py --runs=runs/quickstart [--source=PATH] [--jobs=2] [--only=RUN]
 python -m bam_jax.sweep experiments/bam_*.py experiments/cable_*.py        # one queue: equal runs are trained once
@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs experiments; 1 when a row failed."""
+    """Runs experiments; returns 1 if a row failed."""
     given = _parser().parse_args(argv)
     sweep = Sweep.load(
         given.experiments, source=given.source, scale=given.scale, runs=given.runs, records=given.records

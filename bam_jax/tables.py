@@ -4,9 +4,10 @@ python -m bam_jax.tables experiments/cable_table*.py [--scale=paper] [--runs=run
 python -m bam_jax.tables experiments/cable_table1_perplexity.py --format=markdown    # to paste into a README
 python -m bam_jax.tables experiments/headline.py --scale=small --format=figures --out=docs/figures
 
-Columns are ours, its 95% interval over seeds, paper, difference and every seed. The tables are written as Markdown, CSV and HTML.
+Columns are our value, its 95% interval over seeds, the paper's value, the difference, and every seed. The tables are written as
+Markdown, CSV and HTML.
 
-What has not been measured, or only in part, is marked and never filled in.
+Cells that are not measured, or only in part, are marked and never filled in.
 """
 
 from bam_jax.system import errors

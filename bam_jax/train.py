@@ -3,12 +3,11 @@
     python -m bam_jax.train --config=configs/lm_120m.py [--config.a.b=value ...] [--workdir=runs/x]
     python -m bam_jax.train --config=configs/quickstart.py --seeds=0..4 --workdir=runs/x    # runs/x-seed0, runs/x-seed1 ...
 
-The same command again resumes a run that was interrupted, on a CPU to the same bits, and verifies and leaves a finished one;
-with a larger --config.steps it trains that one longer, at the rates that the schedule of all steps has from there. With
---config.start=RUN another run's parameters are the first ones, and the model's sizes and the tokenizer are that run's. SIGTERM
-has it save a checkpoint after the step that it is at, and exit with code 75, and Ctrl-C with 130; while the first step is
-compiled, or at a second signal, it ends at once. Several processes train together where a scheduler starts them, or by
---coordinator, --processes and --process.
+Running the same command again resumes an interrupted run, on a CPU with the same bits. It verifies a finished run and leaves it
+unchanged; with a larger --config.steps it trains that run longer, with the rates of the new schedule from there on.
+--config.start=RUN starts from another run's parameters, with its model sizes and tokenizer. On SIGTERM it saves a checkpoint
+after the current step and exits with code 75, on Ctrl-C with 130; while the first step is compiled, or at a second signal, it
+exits at once. Several processes train together if a scheduler starts them, or with --coordinator, --processes and --process.
 """
 
 from bam_jax.system import errors
@@ -27,13 +26,13 @@ from bam_jax.system.errors import UserError
 from bam_jax.training import loop, start
 
 MOST = 1000
-"""Seeds of a command."""
+"""The largest number of seeds of a command."""
 
 
 def main(argv: Sequence[str]) -> None:
     """The command line; see the module's docstring."""
     parser = errors.Parser(prog="python -m bam_jax.train", description=__doc__)
-    # The epilog is made from the source of all fields, which takes longer than the rest of the parsing.
+    # The epilog is built from the source of all fields, which takes longer than the rest of the parsing.
     if not {"-h", "--help"}.isdisjoint(argv):
         parser.epilog = description.to_text()
     parser.add_argument("--config", required=True, help="a Python file with get_config()")
@@ -79,7 +78,7 @@ def _seeds(text: str) -> list[int]:
     """
     first, dots, last = text.partition("..")
     try:
-        # One more than the most of a range, which may be longer than memory holds.
+        # At most one more than allowed, because the range may not fit in memory.
         seeds = list(range(int(first), int(last) + 1)[: MOST + 1]) if dots else [int(each) for each in text.split(",")]
     except ValueError:
         seeds = []

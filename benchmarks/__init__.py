@@ -1,1 +1,1 @@
-"""Speed and memory, side by side on a machine or counted by a compiler: `python -m benchmarks.NAME` in a clone."""
+"""Speed and memory, compared on a machine or counted by a compiler: `python -m benchmarks.NAME` in a clone."""

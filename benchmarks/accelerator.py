@@ -1,4 +1,4 @@
-"""Try a GPU or TPU for the first time: is attention right on it, how fast is it, does a training resume after a kill.
+"""Test a GPU or TPU for the first time: is attention correct, how fast is it, and does training resume after a kill?
 
     python -m benchmarks.accelerator --out=runs/chip        # everything; a stopped run resumes
     python -m benchmarks.accelerator --out=runs/chip --minutes=9 --stages=parity,times --cases='ggd|2048 tokens'
@@ -6,13 +6,13 @@
 
     ceilings   the rate of a large matrix product and of a large copy; always measured
     parity     the tests of attention on this device (`pytest --device`)
-    times      attention from 512 to 524,288 tokens and decoding, beside cuDNN, tokamax and dense attention
+    times      attention from 512 to 524,288 tokens and decoding, compared with cuDNN, tokamax and dense attention
     tiles      the fastest tile size
-    steps      training steps of --config with several encodings: tokens a second, share of the peak, memory
-    training   that model trained for some minutes: first losses against a CPU's, a kill, a resume
+    steps      training steps of --config with several encodings: tokens per second, share of the peak, memory
+    training   that model trained for some minutes: first losses compared with a CPU's, a kill, a resume
 
-Each outcome is a line of OUT/records.jsonl as soon as it is known, so a kill loses one case; OUT/accelerator.json and
-OUT/accelerator.md are written at the end of each call. docs/accelerator.md explains them.
+Each outcome is written as a line of OUT/records.jsonl immediately, so a kill loses only one case. OUT/accelerator.json and
+OUT/accelerator.md are written at the end of each call; docs/accelerator.md explains them.
 """
 
 from bam_jax.system import errors
@@ -63,18 +63,18 @@ ROOT = Path(__file__).parents[1]
 COMMAND = "benchmarks.accelerator"
 STAGES = ("ceilings", "parity", "times", "tiles", "steps", "training")
 RECORDS = "records.jsonl"
-SLOW = 2048  # tokens above which an accelerator times only its kernels: their stand-in would take most of the time
+SLOW = 2048  # tokens above which an accelerator times only its kernels: the fallback would take most of the time
 PATIENCE = 600.0  # seconds after which a training that makes no progress is ended
-# Largest relative difference of two losses of a step. Those of an untrained model are near log(vocabulary), and rounding to
-# bfloat16 moves them by thousandths.
+# Largest relative difference between two losses of a step. The losses of an untrained model are near log(vocabulary), and
+# rounding to bfloat16 changes them by thousandths.
 LOSS_TOLERANCE = 1e-2
 
-# Python's own documentation as bytes; as many entries as Mistral's tokenizer, whose files are not needed.
+# Python's documentation as bytes; the vocabulary is as large as that of Mistral's tokenizer, whose files are not needed.
 TEXT = {"data.source": "stdlib", "data.tokenizer": "byte", "data.packing": "concat", "model.vocab": 32768}
 TEXT |= {"optimizer.accumulate": 1}
 TINY = {**TEXT, "model.layers": 1, "model.width": 32, "model.heads": 2, "model.hidden": 32, "context": 32, "batch": 4}
 TILES = {
-    # On a GPU: of blocks that are skipped whole; the kernels' own tiles are fixed.
+    # On a GPU: sizes of the blocks for skipping; the kernels' own tiles are fixed.
     "gpu": ((256, 128), (128, 256), (256, 256), (128, 512)),
     "tpu": tuple(itertools.product((256, 512, 1024), (256, 512, 1024))),
     "cpu": ((16, 16),),
@@ -83,24 +83,24 @@ TILES = {
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Sizes of all cases; the defaults are those of an accelerator."""
+    """Sizes of all cases; the defaults are those for an accelerator."""
 
     product: tuple[int, int] = (8192, 2**31)  # side of the matrices, bytes of the copy
-    tests: str = ""  # of attention, as pytest's -k selects them; "": all
-    lengths: tuple[int, ...] = (8192, 2048, 32768, 512, 131072, 524288)  # other biases and tiles take the first
-    batch_tokens: int = 16384  # of short rows together
+    tests: str = ""  # pytest's -k expression for the attention tests; "": all
+    lengths: tuple[int, ...] = (8192, 2048, 32768, 512, 131072, 524288)  # other biases and tiles use the first
+    batch_tokens: int = 16384  # total tokens of a batch of short rows
     decode: tuple[int, ...] = (32768, 524288, 4096)  # keys in the cache
-    biases: tuple[str, ...] = tuple(name for name in BIASES if name != AttentionShape.bias)  # timed beside the first
+    biases: tuple[str, ...] = tuple(name for name in BIASES if name != AttentionShape.bias)  # timed besides the default
     tiled: tuple[tuple[int, str], ...] = ((64, "ggd"), (128, "ggd"), (64, "cable"))  # head widths and biases
     repetitions: int = 5
     memory: float = 24 * 2**30  # bytes of temporaries above which a contender does not run
     encodings: tuple[str, ...] = ("nope", "bam", "rope", "cable", "alibi", "bam_contextual", "t5", "kerple_log", "fox")
     model: Mapping[str, Any] = dataclasses.field(default_factory=lambda: {**TEXT, "batch": 144})
     calls: int = 5  # timed steps
-    first_steps: int = 5  # whose losses are compared with a CPU's
-    first_batch: int = 8  # rows of them: a CPU takes a second for every few thousand tokens
+    first_steps: int = 5  # steps whose losses are compared with a CPU's
+    first_batch: int = 8  # rows of these steps; a CPU takes a second for every few thousand tokens
     seconds: float = 150.0  # of training before the kill
-    checkpoints: int = 50  # steps between two
+    checkpoints: int = 50  # steps between checkpoints
     more_steps: int = 20  # after the resume
 
 
@@ -114,7 +114,7 @@ SHORT = Sizes(**_SHORT)
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Something to find out, which does not begin when less than `seconds` are left."""
+    """One measurement or test, which is not started if less than `seconds` are left."""
 
     stage: str
     name: str
@@ -124,7 +124,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Bench:
-    """What all cases share; devices are those of a training: every accelerator, or one CPU."""
+    """The settings that all cases share; `devices` is the number for training: every accelerator, or one CPU."""
 
     platform: str
     devices: int
@@ -144,12 +144,12 @@ def ceilings_cases(bench: Bench) -> Iterator[Case]:
 
 
 def measure_ceilings(side: int, copied: int, dtype: str) -> dict[str, Any]:
-    """Time a product of two square matrices, and a copy of so many bytes within the device's memory."""
-    a, b = (jax.random.normal(jax.random.key(n), (side, side), dtype) for n in (0, 1))  # zeros take less power
+    """Time a product of two square matrices, and a copy of `copied` bytes within the device's memory."""
+    a, b = (jax.random.normal(jax.random.key(n), (side, side), dtype) for n in (0, 1))  # zeros would take less power
     multiply, turn = jax.jit(jnp.matmul), jax.jit(jnp.negative, donate_argnums=0)
     drawn = lambda: jax.random.normal(jax.random.key(2), (copied // 4,), jnp.float32)
     product = workloads.Workload(lambda: None, lambda _: jax.block_until_ready(multiply(a, b)), 2 * side**3)
-    # In place: getting new memory takes longer than writing it.
+    # In place, because allocating memory takes longer than writing it.
     copy = workloads.Workload(drawn, lambda x: jax.block_until_ready(turn(x)), 2 * copied)
     both = {"product": product, "copy": copy}
     taken = speed.race(both, rounds=1, calls=10)
@@ -160,7 +160,7 @@ def measure_ceilings(side: int, copied: int, dtype: str) -> dict[str, Any]:
 
 
 def row_of(bench: Bench, length: int, **changes: Any) -> AttentionShape:
-    """A shape of whole rows; short ones come in batches that fill a chip."""
+    """A shape of whole rows; short rows are batched to fill the chip."""
     batch = max(1, bench.sizes.batch_tokens // length)
     return AttentionShape(length, length, batch=batch, dtype=bench.dtype, **changes)
 
@@ -169,7 +169,7 @@ def times_cases(bench: Bench) -> Iterator[Case]:
     curve = [(row_of(bench, n), which) for n in bench.sizes.lengths for which in PASSES]
     cached = [(AttentionShape(n, 1, dtype=bench.dtype), PASSES[0]) for n in bench.sizes.decode]
     biases = [(row_of(bench, bench.sizes.lengths[0], bias=name), PASSES[1]) for name in bench.sizes.biases]
-    for shape, which in (*curve[:4], *cached, *biases, *curve[4:]):  # first the lengths that most people train with
+    for shape, which in (*curve[:4], *cached, *biases, *curve[4:]):  # the most common training lengths come first
         batch = f"{shape.batch} x " if shape.batch > 1 else ""
         what = f"{shape.queries} behind {shape.length}" if shape.queries < shape.length else f"{batch}{shape.length}"
         run = functools.partial(time_attention, bench, shape, which)
@@ -186,7 +186,7 @@ def time_attention(bench: Bench, shape: AttentionShape, which: str) -> dict[str,
 
 
 def with_shares(bench: Bench, shape: AttentionShape, which: str, entrants: dict) -> dict[str, Any]:
-    """Time contenders and add their shares of the ceilings; it fails where the first, which is ours, does not run."""
+    """Time contenders and add their shares of the ceilings; the case fails if the first, which is ours, does not run."""
     records = attention_speed.measure(shape, which, entrants, bench.sizes.repetitions, bench.sizes.memory)
     operations, moved = shape.operations(which), shape.bytes(which)
     for record in records:
@@ -205,7 +205,7 @@ def with_shares(bench: Bench, shape: AttentionShape, which: str, entrants: dict)
 
 
 def tiles_cases(bench: Bench) -> Iterator[Case]:
-    if own_backends(bench.platform)[0] == "auto":  # there are no tiles of ours
+    if own_backends(bench.platform)[0] == "auto":  # no kernels of ours, so no tiles
         return
     for width, bias in bench.sizes.tiled:
         shape = row_of(bench, bench.sizes.lengths[0], width=width, bias=bias)
@@ -214,7 +214,7 @@ def tiles_cases(bench: Bench) -> Iterator[Case]:
 
 
 def time_tiles(bench: Bench, shape: AttentionShape) -> dict[str, Any]:
-    """Time ours with tiles of several sizes and with its own choice; `gain` is the share of the time that the best saves."""
+    """Time our kernels with several tile sizes and the default; `gain` is the fraction of time that the best size saves."""
     sizes, own = TILES[bench.platform], own_backends(bench.platform)[0]
     outcome = with_shares(bench, shape, PASSES[1], tile_preparers(own, [None, *sizes]))
     default, *others = outcome["contenders"]
@@ -238,7 +238,7 @@ def steps_cases(bench: Bench) -> Iterator[Case]:
 
 
 def time_step(bench: Bench, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Time optimiser steps on a batch of real text: many rows of few tokens are more work than random tokens."""
+    """Time optimiser steps on a batch of real text: many rows with few tokens are more work than random tokens."""
     config = configs.load(bench.config, changes)
     tokenizer = find_tokenizer(config.data.tokenizer, config.data.sources())
     with contextlib.closing(loader.batches(config, tokenizer)) as batches:
@@ -277,7 +277,7 @@ def compare_first_steps(bench: Bench) -> dict[str, Any]:
 
 
 def close_losses(largest: float, outcome: dict[str, Any]) -> dict[str, Any]:
-    """The outcome of a comparison of losses; NaN has failed, too."""
+    """The outcome of a comparison of losses; NaN counts as failed."""
     outcome |= {"status": "passed" if largest <= LOSS_TOLERANCE else "failed", "largest_difference": largest}
     if outcome["status"] == "failed":
         outcome["reason"] = f"a loss differs by {largest:.2%}, more than {LOSS_TOLERANCE:.0%}"
@@ -285,7 +285,7 @@ def close_losses(largest: float, outcome: dict[str, Any]) -> dict[str, Any]:
 
 
 def kill_and_resume(bench: Bench) -> dict[str, Any]:
-    """Train for some time, kill the training, start it again, and compare the steps that it repeats."""
+    """Train for some time, kill the training, restart it, and compare the steps that it repeats."""
     run = bench.folder / "training" / "killed"
     shutil.rmtree(run, ignore_errors=True)
     changes = {"steps": 1_000_000, "checkpoint_every": bench.sizes.checkpoints}  # more steps than there is time for
@@ -302,7 +302,7 @@ def kill_and_resume(bench: Bench) -> dict[str, Any]:
     share = rate * operations / (bench.devices * bench.ceilings.operations)
     outcome: dict[str, Any] = {"killed_at": max(before), "resumed_from": saved, "ended_at": max(after)}
     outcome["repeated_steps"] = len(repeated)
-    # A GPU adds up the parts of an embedding's gradient in the order in which its threads end.
+    # A GPU sums the parts of an embedding's gradient in no fixed order.
     outcome["same_bits"] = all(after[step] == before[step] for step in repeated)
     said = f"killed at step {max(before)}, resumed from {saved}, {rate:,.0f} tokens/s, {share:.1%} of the peak"
     outcome |= {"tokens_per_second": rate, "utilisation": share, "summary": said}
@@ -310,7 +310,7 @@ def kill_and_resume(bench: Bench) -> dict[str, Any]:
 
 
 def train(bench: Bench, run: Path, changes: Mapping[str, Any], enough: Callable[[], Any], **environment: str) -> str:
-    """Train in another process, to the end or until it is killed because that is `enough`; the reason of a failure, or ""."""
+    """Train in another process until it ends or, once `enough()` is true, is killed; returns the reason of a failure, or ""."""
     options = configs.arguments({"log_every": 1, **bench.sizes.model, **changes})
     command = [sys.executable, "-m", "bam_jax.train", f"--config={bench.config}", *options, f"--workdir={run}"]
     run.parent.mkdir(parents=True, exist_ok=True)
@@ -353,9 +353,9 @@ def parity_cases(bench: Bench) -> Iterator[Case]:
 
 
 def run_parity(bench: Bench, cases: Sequence[Case], about: Mapping[str, Any], deadline: float, workers: int) -> None:
-    """Run tests in one pytest, whose workers hold the device; where a kernel kills one, its test fails and another goes on."""
+    """Run tests in one pytest, whose workers use the device; if a kernel kills a worker, its test fails and another continues."""
     path, log = bench.folder / "tests.jsonl", bench.folder / "tests.log"
-    record_tests(path, bench.folder, about)  # of a call that was killed
+    record_tests(path, bench.folder, about)  # outcomes of a call that was killed
     todo = [case.name for case in missing(cases, read(bench.folder))]
     if not todo:
         return
@@ -391,7 +391,7 @@ CASES: dict[str, Callable[[Bench], Iterator[Case]]] = dict(zip(STAGES, OF_STAGES
 
 
 def append(folder: Path, record: dict[str, Any]) -> None:
-    if "reason" in record:  # what a compiler prints may hold any characters
+    if "reason" in record:  # a compiler's output may contain any characters
         record["reason"] = "".join(c if c.isprintable() else " " for c in record["reason"])
     jsonl.append(folder / RECORDS, record)
 
@@ -420,13 +420,13 @@ def forget(folder: Path, stages: Sequence[str], *, only_failed: bool) -> None:
 
 
 def run_all(cases: Sequence[Case], folder: Path, about: Mapping[str, Any], deadline: float, *, device: bool) -> None:
-    """Run missing cases one after another; after a failure on a device that answers no more, this raises."""
+    """Run missing cases one after another; raises after a failure if the device no longer responds."""
     commit = git.describe()
     for case in missing(cases, read(folder)):
         if time.monotonic() + case.seconds >= deadline:
             raise Stopped("the time is over")
         head = {"stage": case.stage, "case": case.name, **about, "commit": commit}
-        append(folder, {**head, "status": "started"})  # for `drive_worker`, where a kernel kills this process
+        append(folder, {**head, "status": "started"})  # for `drive_worker`, in case a kernel kills this process
         started = time.monotonic()
         try:
             outcome = case.run()
@@ -441,7 +441,7 @@ def run_all(cases: Sequence[Case], folder: Path, about: Mapping[str, Any], deadl
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command line; 1 where a case failed."""
+    """Run the command line; returns 1 if a case failed."""
     given = parse(argv)
     if given.print is not None:
         print(to_page(json.loads(given.print.read_text())))
@@ -515,11 +515,11 @@ def work(given: argparse.Namespace) -> int:  # in the process that holds the dev
 
 
 def drive(given: argparse.Namespace, argv: Sequence[str]) -> int:
-    """Run the stages. This process never touches the device, whose memory belongs to one process at a time."""
+    """Run the stages. This process never uses the device, whose memory belongs to one process at a time."""
     if status := drive_worker(given, argv, "ceilings"):
         return status
     (ceilings,) = (x for x in newest(read(given.out)).values() if x["stage"] == "ceilings")
-    if ceilings["status"] == "failed":  # no program runs here
+    if ceilings["status"] == "failed":  # then no program runs here
         raise UserError(f"{ceilings['case']}: {ceilings['reason']}; mend that, then give --again=failed")
     about = {name: ceilings[name] for name in ("machine", "short", "config")}
     bench = bench_of(given, about["machine"])
@@ -535,15 +535,15 @@ def drive(given: argparse.Namespace, argv: Sequence[str]) -> int:
             elif status := drive_worker(given, argv, stage):
                 return status
     except Stopped:
-        pass  # `conclude` says what is left
+        pass  # `conclude` reports what is left
     return conclude(given, argv, [case for some in cases.values() for case in some])
 
 
 def drive_worker(given: argparse.Namespace, argv: Sequence[str], stage: str) -> int:
-    """Start workers until one ends by itself: a kernel's fault fails its case and takes its process along."""
+    """Start workers until one exits normally: a fault in a kernel fails its case and kills the worker."""
     while True:
         left = max(given.deadline - time.monotonic(), 0.001) / 60
-        # The last of two options counts; a worker forgets nothing, whatever --again says.
+        # The last of repeated options is used. A worker never removes records, even with --again.
         options = [f"--stages={stage}", f"--minutes={left}", f"--worker={os.getpid()}"]
         status = subprocess.run([sys.executable, "-m", COMMAND, *argv, *options]).returncode
         if status == errors.AGAIN:
@@ -558,7 +558,7 @@ def drive_worker(given: argparse.Namespace, argv: Sequence[str], stage: str) -> 
 
 
 def conclude(given: argparse.Namespace, argv: Sequence[str], cases: Sequence[Case]) -> int:
-    """Write JSON and page of all records in the folder, and print what failed and what is left."""
+    """Write the JSON and the page of all records in the folder, and print what failed and what is left."""
     records = read(given.out)
     left = Counter(case.stage for case in missing(cases, records))
     outcomes = sorted(newest(records).values(), key=lambda x: STAGES.index(x["stage"]))

@@ -1,4 +1,4 @@
-"""The page of `benchmarks.accelerator`, from its JSON; it also prints the committed records, `records/h100.json` and others."""
+"""The page of `benchmarks.accelerator`, from its JSON or from a committed record such as `records/h100.json`."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,13 +14,13 @@ KINDS = {
     **dict.fromkeys(("TPU v5p", "TPU v5"), "v5p"),
     **dict.fromkeys(("TPU v6 lite", "TPU v6e"), "v6e"),
 }
-"""Names in `bam_jax.models.counts.CHIPS` by jax's name of a device."""
+"""Names in `bam_jax.models.counts.CHIPS`, by JAX's name of a device."""
 
 Outcome = Mapping[str, Any]
 
 
 class Ceilings(NamedTuple):
-    """The most that a chip can do: floating-point operations, in bfloat16 on accelerators, and bytes a second."""
+    """The peak rates of a chip: floating-point operations, in bfloat16 on accelerators, and bytes, per second."""
 
     operations: float
     bandwidth: float
@@ -54,7 +54,7 @@ def to_page(summary: Mapping[str, Any]) -> str:
     for title, rows in (
         ("Ceilings", _ceilings(of("ceilings")[0], machine["device"])),
         ("Parity with the reference in float64", _counts(of("parity"))),
-        ("Determinism", _each(of("determinism"))),  # of records made before it was part of parity
+        ("Determinism", _each(of("determinism"))),  # in old records, from before it became part of parity
         ("Times of attention, ms, and shares of the ceilings", _times(of("times"))),
         ("Tiles", _each(of("tiles"))),
         ("Steps of training", _each(of("steps"))),
@@ -88,7 +88,7 @@ def _ceilings(measured: Outcome, device: str) -> Iterator[str]:
 
 
 def _counts(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """How many cases there are of each status, and why some did not run; failures are at the top of the page."""
+    """The number of cases with each status, and why some did not run; failures are at the top of the page."""
     if outcomes:
         found = Counter(x["status"] for x in outcomes)
         yield ", ".join(f"{count} {status}" for status, count in found.items()) + f", of {len(outcomes)} cases."
@@ -97,7 +97,7 @@ def _counts(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 
 def _times(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """A row for each shape and pass: shares of ours, and the time of each contender that ran somewhere."""
+    """A row for each shape and pass: the shares of our attention, and the time of each contender that ran in some row."""
     timed = [x for x in outcomes if "contenders" in x]
     milliseconds = [
         {r["contender"]: f"{r['seconds'] * 1e3:,.3g}" for r in x["contenders"] if "seconds" in r} for x in timed

@@ -1,4 +1,4 @@
-"""Shapes of attention, and every bias with parameters that such a shape gets."""
+"""Shapes of attention, and every bias with parameters for such a shape."""
 
 import dataclasses
 import functools
@@ -12,20 +12,20 @@ from jaxtyping import Array
 
 from bam_jax import biases
 
-_FIRE_WIDTH = 32  # numbers inside FIRE's network, as its paper has them
+_FIRE_WIDTH = 32  # width of FIRE's network, as in its paper
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionShape:
-    """The shape of one attention, and its bias.
+    """The shape of one attention call, and its bias.
 
     Args:
-        length: keys, in tokens.
-        queries: the last ones of them; 1 decodes.
+        length: number of keys, in tokens.
+        queries: number of queries, which are the last of these tokens; 1: a decoding step.
         batch, heads, width: rows, heads and head width.
         dtype: of q, k and v.
         bias: a name in `BIASES`.
-        slope: of ALiBi in every head, in nats per token; None: the published ones.
+        slope: ALiBi's slope in every head, in nats per token; None: the published slopes.
     """
 
     length: int
@@ -38,9 +38,9 @@ class AttentionShape:
     slope: float | None = None
 
     def operations(self, which: str) -> float:
-        """Floating-point operations of the products over the pairs of a causal mask; a backward pass has 2.5 times a forward's.
+        """Floating-point operations of the products over the pairs of a causal mask; a backward pass has 2.5 times as many.
 
-        Pairs that are skipped because their weight is negligible count as well: that is the work asked for.
+        Pairs that are skipped because their weight is negligible are counted too, because they are part of the requested work.
         """
         pairs = self.queries * (self.length - (self.queries - 1) / 2)
         return 4 * self.batch * self.heads * self.width * pairs * (1 if which == "forward" else 3.5)
@@ -53,11 +53,11 @@ class AttentionShape:
 
 
 class BiasOperands(NamedTuple):
-    """A bias and what it compares.
+    """A bias and the coordinates that it compares.
 
     Args:
-        bias: with parameters for every head.
-        trained: names of the parameters that get a gradient.
+        bias: a bias with parameters for every head.
+        trained: names of the parameters that have a gradient.
         i, j: coordinates of all tokens as queries and as keys, [batch, heads, length] each; None: positions.
     """
 
@@ -125,7 +125,7 @@ def _t5_distance(shape: AttentionShape) -> BiasOperands:
 
 def _running_sum(shape: AttentionShape, step: float) -> tuple[Array, Array]:
     steps = np.random.default_rng(1).exponential(step, (shape.batch, shape.heads, shape.length))
-    # Two float32 numbers hold the sum of a long row as one float64 would: a rounded one would lose the last tokens' steps.
+    # Two float32 numbers hold the sum of a long row as one float64 would; a single float32 would lose the last tokens' steps.
     total = np.cumsum(steps, -1)
     high = total.astype(np.float32)
     return jnp.asarray(high), jnp.asarray((total - high).astype(np.float32))
@@ -167,4 +167,4 @@ BIASES: dict[str, Callable[[AttentionShape], BiasOperands]] = {
     "t5_distance": _t5_distance,
     "sandwich": _sandwich,
 }
-"""Every bias of `bam_jax.biases` that needs no whole rows of logits, the most used ones first."""
+"""Every bias of `bam_jax.biases` that does not need whole rows of logits, the most common ones first."""

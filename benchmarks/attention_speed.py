@@ -1,23 +1,23 @@
-"""Time attention with a bias, side by side with what else computes it.
+"""Time attention with a bias, compared with other implementations.
 
     python -m benchmarks.attention_speed --bias=ggd --lengths=512,2048,8192 --out=speed.json
 
-Every contender runs once in each repetition, one after another, so that a machine that slows down slows all of them, each
-after a call that is not timed; times are medians. Ratios are to this package's attention, "ours", on the first backend that runs
-here: 3.0 takes three times as long. What cannot run is in the table with its reason. Queries and keys have unit-variance
-elements; rows are causal. `--decode` lengths are for one query at the end of so many keys. Contenders:
+Every contender runs once in each repetition, one after another, each after an untimed call. So a machine that slows down slows
+all of them. Times are medians. Ratios are to this package's attention, "ours", on the first backend that runs here: 3.0 takes
+three times as long. Contenders that cannot run are in the table with the reason. Queries and keys have unit-variance elements;
+rows are causal. `--decode` lengths are the numbers of keys for one query at the end. Contenders:
 
-    ours BACKEND, SKIP     `bam_jax.attention` on every backend of this machine, in every mode of leaving tiles out
-    ours ..., cache        a whole step of decoding: the last token is written into a cache, whose summary says what is near
-    dense                  the table of biases and that of logits in memory, as the papers' authors compute it
-    dense, cache           a step of decoding in plain JAX, whose keys lie head by head: every key is read
-    jax.nn, + bias         `jax.nn.dot_product_attention` without a bias (not the same function), and with its table
-    tokamax, + bias        the same of `tokamax.dot_product_attention`; needs the extra `bench`
+    ours BACKEND, SKIP     `bam_jax.attention` on every backend of this machine, with every mode of skipping tiles
+    ours ..., cache        a whole decoding step: the last token is written into a cache, whose summary shows which keys matter
+    dense                  all biases and logits in memory, as the papers' authors compute it
+    dense, cache           a decoding step in plain JAX, with keys stored head by head: every key is read
+    jax.nn, + bias         `jax.nn.dot_product_attention` without a bias (not the same function), and with a bias table
+    tokamax, + bias        the same for `tokamax.dot_product_attention`; needs the extra `bench`
     FlexAttention          PyTorch's, with the same generalised Gaussian and gradients to its parameters; needs torch and a GPU
 
 Measured on two CPU cores: benchmarks/records/attention_speed_cpu.json, attention_speed_cpu_skip.json and
-attention_speed_cpu_decode.json, made by the lines below. In the last one a step of decoding behind 131,072 tokens takes 1 ms if
-the cache knows what is near, and 36 if every key is read, which plain JAX does in 39.
+attention_speed_cpu_decode.json, made with the commands below. In the last one, a decoding step after 131,072 tokens takes 1 ms
+if the cache's summary is used to skip keys, and 36 ms if every key is read; plain JAX takes 39 ms.
 
     python -m benchmarks.attention_speed --lengths=4096,8192 --decode= --skip=exact --only=ours,dense --repetitions=3 \\
         --memory=14
@@ -50,11 +50,11 @@ from bam_jax.system.machine import machine
 from benchmarks.attention_shapes import BIASES, AttentionShape
 from benchmarks.contenders import PASSES, PreparedRun, preparers
 
-# Seconds that the calls of one repetition take at least: clocks and dispatch have their noise.
+# Minimum duration in seconds of the calls of one repetition, because clocks and dispatch are noisy.
 _SHORTEST = 0.02
 
 REFUSALS = (ImportError, NotImplementedError, ValueError, RuntimeError, ExceptionGroup)
-"""Errors that say that a contender cannot run here; a compiler's complaints are RuntimeErrors."""
+"""Errors of contenders that cannot run here; compiler errors are RuntimeErrors."""
 
 
 def measure(shape: AttentionShape, which: str, entrants: dict, repetitions: int, memory: float) -> list[dict]:
@@ -88,7 +88,7 @@ def measure(shape: AttentionShape, which: str, entrants: dict, repetitions: int,
 
 
 def _warm_up(run: PreparedRun) -> int:
-    """Call it once for its caches and once on time: how many calls fill a repetition."""
+    """Call it once to fill caches and once timed; returns the number of calls that fill a repetition."""
     run.wait(run.call())
     started = time.perf_counter()
     run.wait(run.call())
@@ -100,7 +100,7 @@ def _take_turns(ready: dict[str, tuple[PreparedRun, int]], repetitions: int) -> 
     seconds: dict[str, list[float]] = {name: [] for name in ready}
     for _ in range(repetitions):
         for name, (run, calls) in ready.items():
-            run.wait(run.call())  # the system still clears the gigabytes that a table before it left
+            run.wait(run.call())  # untimed: the system may still be clearing gigabytes that a previous contender freed
             started = time.perf_counter()
             for _ in range(calls):
                 result = run.call()
@@ -111,7 +111,7 @@ def _take_turns(ready: dict[str, tuple[PreparedRun, int]], repetitions: int) -> 
 
 
 def first_line(error: BaseException) -> str:
-    """Say an error in one line, the first of a group's."""
+    """An error in one line; the first error of a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     lines = str(error).strip().splitlines()
@@ -140,7 +140,7 @@ def _skips(text: str) -> list[float | str]:
     for part in text.split(","):
         try:
             skip = part if part in ("exact", "off") else float(part)
-            Tiling(skip=skip)  # says whether the share is one
+            Tiling(skip=skip)  # raises if the share is invalid
         except ValueError as error:
             raise UserError(f'--skip={text}: "exact", "off" or a share between 0 and 1, with commas') from error
         skips.append(skip)

@@ -1,4 +1,4 @@
-"""The contenders of `benchmarks.attention_speed`: the operands of a shape of attention, and everything that computes it."""
+"""The contenders of `benchmarks.attention_speed`: the operands of a shape of attention, and all implementations."""
 
 import dataclasses
 import functools
@@ -25,7 +25,7 @@ OURS = {"tpu": ("pallas_tpu", "chunked"), "gpu": ("pallas_gpu", "rows"), "cpu": 
 
 
 def own_backends(platform: str) -> tuple[str, ...]:
-    """Name the backends of ours that run here, the first of which must: on a GPU that has no kernels of ours that is "auto"."""
+    """The backends of ours that run here, of which the first is required; on a GPU without our kernels, that is "auto"."""
     other = platform == "gpu" and getattr(jax.devices()[0], "compute_capability", "") != "9.0"
     return ("auto", "rows") if other else OURS[platform]
 
@@ -37,8 +37,8 @@ class Operands:
     Args:
         q, d_out: queries and the output's cotangent, [B, T, H, D].
         k, v: keys and values, [B, S, H, D].
-        learned: what gets a gradient besides: parameters of the bias by name, coordinates as "i" and "j".
-        bias: with its first parameters.
+        learned: further arrays that have a gradient: parameters of the bias by name, coordinates as "i" and "j".
+        bias: the bias with its initial parameters.
     """
 
     q: Array
@@ -50,7 +50,7 @@ class Operands:
 
     @classmethod
     def draw(cls, shape: AttentionShape) -> "Operands":
-        """Draw the operands of a shape, the same ones each time: unit-variance numbers."""
+        """Draw the operands of a shape, with unit variance and always the same."""
         generator = np.random.default_rng(0)
 
         def normal(tokens: int) -> Array:
@@ -66,7 +66,7 @@ class Operands:
         )
 
     def scoring(self, learned: dict[str, Any]) -> Scoring:
-        """Put numbers in the place of everything that is learned: how queries score keys then."""
+        """The scoring with these values of everything that is learned."""
         position = jnp.arange(self.k.shape[1], dtype=jnp.int32)[None]
         parameters = {name: x for name, x in learned.items() if name not in ("i", "j")}
         of = lambda name: learned[name] if name in learned else None
@@ -77,13 +77,13 @@ class Operands:
 
 @dataclasses.dataclass(frozen=True)
 class PreparedRun:
-    """A contender compiled for one shape, about to run.
+    """A contender compiled for one shape, ready to run.
 
     Args:
-        call: starts the computation and returns what `wait` is given.
-        wait: returns when it is done.
-        temporary_bytes: memory beside operands and results; None: not known before it runs.
-        peak: gives the most bytes that the device had in use so far; None where it counts none.
+        call: starts the computation and returns the argument of `wait`.
+        wait: returns when the computation is done.
+        temporary_bytes: memory besides operands and results; None: not known before it runs.
+        peak: returns the device's peak memory so far, in bytes; None if the device does not report it.
     """
 
     call: Callable[[], Any]
@@ -92,14 +92,14 @@ class PreparedRun:
     peak: Callable[[], int | None]
 
 
-# The contenders of a shape share its operands: at half a million tokens to draw them takes longer than to attend.
+# The contenders of a shape share its operands: at half a million tokens, drawing them takes longer than attention.
 _draw_once = functools.lru_cache(maxsize=1)(Operands.draw)
 
 Attend = Callable[[Array, Array, Array, Scoring], Array]
 
 
 def dense(q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
-    """Attention with its bias as a table, all heads and logits in memory, as the papers' authors compute it.
+    """Attention with the bias as a table, and all heads and logits in memory, as the papers' authors compute it.
 
     Args:
         q: [B, T, H, D].
@@ -115,7 +115,7 @@ def dense(q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
 
 
 def _library(function: Callable, with_bias: bool, **options: Any) -> Attend:
-    """Attention by `jax.nn.dot_product_attention`, or by tokamax's of the same signature. One query sees all keys."""
+    """Attention by `jax.nn.dot_product_attention`, or by tokamax's with the same signature. A single query sees all keys."""
 
     def attend(q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
         table = None
@@ -132,9 +132,9 @@ def _ours(backend: str, skip: float | str) -> Attend:
 
 
 def preparers(skips: Sequence[float | str]) -> dict[str, Callable[[AttentionShape, str], PreparedRun]]:
-    """Name everything that may run here, with the function that prepares it for a shape and one of `PASSES`.
+    """All contenders that may run here by name, with the function that prepares each for a shape and one of `PASSES`.
 
-    Such a function raises where the contender cannot run: ImportError, NotImplementedError, ValueError, or a compiler's
+    Such a function raises an error if the contender cannot run: ImportError, NotImplementedError, ValueError, or a compiler's
     RuntimeError.
     """
     backend = jax.default_backend()
@@ -158,7 +158,7 @@ def preparers(skips: Sequence[float | str]) -> dict[str, Callable[[AttentionShap
 def tile_preparers(
     backend: str, sizes: Sequence[tuple[int, int] | None]
 ) -> dict[str, Callable[[AttentionShape, str], PreparedRun]]:
-    """Name tiles of attention, such as "ours 128 x 256", with the function that prepares each, as of `preparers`."""
+    """Tile sizes by name, such as "ours 128 x 256", with the function that prepares each, as in `preparers`."""
     tilings = {
         f"ours {size[0]} x {size[1]}" if size else "ours default": Tiling("exact", *size or ()) for size in sizes
     }
@@ -199,13 +199,13 @@ def _temporary_bytes(compiled: Any) -> int | None:
 
 
 def peak_bytes() -> int | None:
-    """The most bytes that the device had in use so far."""
+    """The device's peak memory so far, in bytes."""
     stats = jax.local_devices()[0].memory_stats()
     return stats["peak_bytes_in_use"] if stats and "peak_bytes_in_use" in stats else None
 
 
 def _compile_step(program: Callable[[], Attend], shape: AttentionShape, which: str) -> PreparedRun:
-    """A whole step of decoding: the last token is written into a cache of the others, and its query sees all of them."""
+    """A whole decoding step: the last token is written into a cache of the others, and its query sees all of them."""
     if shape.queries != 1:
         raise NotImplementedError("a step of decoding has one query")
     attend, operands = program(), Operands.draw(shape)
@@ -220,7 +220,7 @@ def _compile_step(program: Callable[[], Attend], shape: AttentionShape, which: s
     def step(cache: Cache, q: Array, k: Array, v: Array, tokens: Tokens, learned: dict) -> tuple[Array, Cache]:
         longer = cache.append(k, v, tokens)
         scoring = dataclasses.replace(operands.scoring(learned), keys=longer.tokens)
-        # The next call writes the same slot: all of them see as many keys.
+        # The next call writes the same slot, so all calls see the same number of keys.
         return attend(q, longer.k, longer.v, scoring), dataclasses.replace(longer, length=cache.length)
 
     cache = fill(*of(before))
@@ -237,7 +237,7 @@ def _compile_step(program: Callable[[], Attend], shape: AttentionShape, which: s
 
 
 def _compile_dense_step(shape: AttentionShape, which: str) -> PreparedRun:
-    """A step of decoding as plain JAX has it: keys lie head by head, [B, H, S, D], and each is read."""
+    """A decoding step in plain JAX: keys are stored head by head, [B, H, S, D], and each is read."""
     if shape.queries != 1:
         raise NotImplementedError("a step of decoding has one query")
     operands = Operands.draw(shape)
@@ -245,7 +245,7 @@ def _compile_dense_step(shape: AttentionShape, which: str) -> PreparedRun:
 
     def step(cache: tuple[Array, Array], q: Array, k: Array, v: Array, learned: dict) -> tuple[Array, tuple]:
         write = lambda room, x: jax.lax.dynamic_update_slice_in_dim(room, x, shape.length - 1, 2)
-        # Without the barrier XLA's CPU backend copies both in each step.
+        # Without the barrier, XLA's CPU backend would copy both in each step.
         keys, values = jax.lax.optimization_barrier((write(cache[0], k), write(cache[1], v)))
         logits = jnp.einsum("bhtd,bhsd->bhts", q, keys, preferred_element_type=jnp.float32) / math.sqrt(q.shape[-1])
         weights = jax.nn.softmax(logits + bias_table(operands.scoring(learned), logits.dtype))
@@ -266,7 +266,7 @@ def _compile_dense_step(shape: AttentionShape, which: str) -> PreparedRun:
 
 
 def _compile_flex(shape: AttentionShape, which: str) -> PreparedRun:
-    """PyTorch's FlexAttention with the generalised Gaussian of `_ggd`, its shape and log_scale being learned."""
+    """PyTorch's FlexAttention with the generalised Gaussian of `_ggd`, whose shape and log_scale are learned."""
     if jax.default_backend() != "gpu" or importlib.util.find_spec("torch") is None:
         raise ImportError("it needs torch and a GPU")
     if shape.bias != "ggd" or shape.queries != shape.length:

@@ -1,4 +1,4 @@
-"""Count what the compiler makes of the GPU kernels for an H100, without one.
+"""Compile the GPU kernels for an H100, without one, and count their resources.
 
 For each kernel it counts registers, spills, shared memory and the instructions per logit. For a whole call it counts kernel
 launches and the bytes that they read and write. Nothing runs. If tokamax is installed (the extra `bench`), its kernels are
@@ -7,7 +7,7 @@ counted as well.
     python -m benchmarks.gpu_static --out=benchmarks/records/gpu_static.json
     python -m benchmarks.gpu_static --bias uniform ggd alibi cable sandwich --out=benchmarks/records/gpu_static.json
 
-It needs the plugin of the extra `compilers`, and no GPU: `make test-compilers` makes an environment that has it.
+It needs the plugin of the extra `compilers`, but no GPU; `make test-compilers` creates an environment with the plugin.
 """
 
 from bam_jax.system import errors
@@ -78,13 +78,13 @@ BIASES = {
     "inkling": biases.Mixture(biases.Band(_number(16, 1024))),
     "bam_mixture": biases.Mixture(biases.GeneralisedGaussian(_number(8), _number(8), _number(8))),
 }
-"""Every bias that the kernels compute, with parameters that have a shape only."""
+"""Every bias that the kernels support, with abstract parameters."""
 WHOLE = "uniform", "alibi", "ggd"
 """The biases for which a whole call is measured."""
 
 
 def compile_for_h100(f: Callable, *arguments: Any) -> Any:
-    """Compile a function for one H100, which need not be there."""
+    """Compile a function for one H100, which need not be present."""
     (device,) = chips.gpus("h100", 1)
     here = jax.sharding.SingleDeviceSharding(device)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), arguments)
@@ -103,7 +103,7 @@ def operand_shapes(
     if name in ("difference", "distance", "cable", "k_cable", "contextual"):
         i, j = own(), own()
         i = (_number(1, HEADS, length), i) if name in ("cable", "k_cable") else i
-    if isinstance(bias := BIASES[name], biases.Mixture):  # a query has a weight of each profile for each head
+    if isinstance(bias := BIASES[name], biases.Mixture):  # a query has a weight for each profile and head
         i = (_number(1, HEADS, length),) * len(jax.tree.leaves(bias.profiles)[0])
     row = _integers(1, length)
     side = lambda x: Tokens(row, row if packed else None, x)
@@ -114,10 +114,9 @@ def operand_shapes(
 
 
 def kernels(q: Any, k: Any, v: Any, scoring: Scoring, *, in_strips: bool = False) -> dict[str, tuple[Callable, tuple]]:
-    """Separate the kernels: by name, a function that runs one alone and the shapes of that function's arguments.
+    """Separate the kernels: by name, a function that runs only this one and the shapes of the function's arguments.
 
-    A function gives the results of one kernel: XLA removes the others, which nobody asks for. The bias comes in strips, or it
-    is a formula.
+    A function returns the results of one kernel, so XLA removes the others as unused. The bias comes in strips or is a formula.
     """
     shift = jnp.zeros((), jnp.int32) if in_strips else None
     tiling = Tiling()
@@ -127,10 +126,10 @@ def kernels(q: Any, k: Any, v: Any, scoring: Scoring, *, in_strips: bool = False
 
     def forward(q: Any, k: Any, v: Any, scoring: Scoring) -> tuple:
         operands = q, k, v, scoring, tiling
-        one_query = q.shape[1] == 1  # which no kernel computes
+        one_query = q.shape[1] == 1  # no kernel computes a single query
         return gpu.forward(*operands) if one_query else gpu.tiled_forward(*operands, shift)
 
-    # A bias of many numbers in strips has a kernel for their gradients alone.
+    # A bias in strips with many parameters has a separate kernel for their gradients.
     many = in_strips and sum(tile.Parameters.of(scoring.bias).sizes) > gpu.FEW
 
     def query_gradients(residuals: Residuals, d_out: Any) -> tuple:
@@ -153,15 +152,15 @@ def kernels(q: Any, k: Any, v: Any, scoring: Scoring, *, in_strips: bool = False
 
 
 def forms(name: str) -> list[bool]:
-    """Whether the kernels take one of `BIASES` in strips: some do both, by the positions."""
+    """Whether one of `BIASES` comes in strips: [True], [False], or both if it depends on the positions."""
     scoring = operand_shapes(name, 64)[3]
     formula, relative = tile.unsupported(scoring, LOWERED) is None, strips.of_offsets(scoring) and name != "uniform"
     return [in_strips for in_strips, can in ((True, relative), (False, formula)) if can]
 
 
 def tokamax_kernels(width: int) -> dict[str, tuple[Callable, tuple]]:
-    """The same of tokamax's kernels for Hopper, causal and without a bias."""
-    # tokamax's public attention asks for a chip before it takes them.
+    """The same for tokamax's Hopper kernels, causal and without a bias."""
+    # tokamax's public attention uses these kernels only if a chip is present.
     from tokamax._src.ops.attention import pallas_mosaic_gpu_kernel_sm90 as ahead
     from tokamax._src.ops.attention import pallas_mosaic_gpu_vjp_common as common
     from tokamax._src.ops.attention import pallas_mosaic_gpu_vjp_kernel_sm90 as back
@@ -194,7 +193,7 @@ def tokamax_kernels(width: int) -> dict[str, tuple[Callable, tuple]]:
 
 
 def known_columns(name: str, width: int) -> dict[str, int]:
-    """Columns of the tiles of each kernel, if its first product mixes profiles and is not that of queries and keys."""
+    """Columns of each kernel's tiles, if its first product mixes profiles instead of multiplying queries and keys."""
     if not isinstance(BIASES[name], biases.Mixture):
         return {}
     backward = dict.fromkeys(("query_gradients", "key_gradients", "bias_gradients"), gpu.BACKWARD_WIDTH)
@@ -204,16 +203,16 @@ def known_columns(name: str, width: int) -> dict[str, int]:
 def measure(
     kernels: dict[str, tuple[Callable, tuple]], columns: Mapping[str, int] | None = None, **setting: Any
 ) -> Iterator[dict]:
-    """Compile each kernel and yield what the compiler made of it, after the setting.
+    """Compile each kernel and yield its setting and counts.
 
-    That is the registers of a thread, bytes that a thread spills, bytes of shared memory, and a thread's instructions for each
-    logit of a tile, in all and by pipe; see `sass.per_logit`, which takes the `columns` of a kernel.
+    The counts are registers per thread, bytes spilled per thread, bytes of shared memory, and a thread's instructions per logit
+    of a tile, in total and by pipe; see `sass.per_logit`, which uses the `columns` of a kernel.
     """
     for kernel, (f, arguments) in kernels.items():
         with _captured_output() as captured:
             compile_for_h100(f, *arguments)
         number = len(re.findall(r"Used \d+ registers", captured[0]))
-        if not number:  # one that was compiled before: in strips, kernels of many biases are the same
+        if not number:  # compiled before: with strips, many biases have the same kernel
             continue
         assert number == 1, "one kernel at a time"
         last = lambda pattern, text=captured[0]: int(re.findall(pattern, text)[-1])
@@ -229,9 +228,9 @@ def measure(
 
 
 def measure_call(name: str, *, packed: bool = False) -> Iterator[dict]:
-    """Compile a causal call, alone and with gradients; count launches, GB read and written, and GB of temporary memory.
+    """Compile a causal call without and with gradients; count launches, GB read and written, and GB of temporary memory.
 
-    Rows are packed with documents, or are one text each.
+    Rows are packed with several documents, or contain one text each.
     """
     batch, length, heads, width = CALL
     x = jax.ShapeDtypeStruct((batch, length, heads, width), jnp.bfloat16)
@@ -262,9 +261,9 @@ def measure_call(name: str, *, packed: bool = False) -> Iterator[dict]:
 
 @contextlib.contextmanager
 def _captured_output() -> Iterator[list[str]]:
-    """A list that afterwards holds what this process wrote to its standard output and error.
+    """A list that afterwards contains what this process wrote to standard output and error.
 
-    The compiler writes to the file descriptors, behind the back of `sys.stdout`: these are turned to a file.
+    The compiler bypasses `sys.stdout` and writes to the file descriptors, so these are redirected to a file.
     """
     captured: list[str] = []
     with tempfile.TemporaryFile() as file:

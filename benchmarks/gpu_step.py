@@ -1,10 +1,10 @@
-"""Count what the compiler makes of a training step for Hopper GPUs of one machine, without one.
+"""Compile a training step for the Hopper GPUs of one machine, without one, and count its kernels, traffic and memory.
 
     python -m benchmarks.gpu_step --config=configs/lm_120m.py --out=benchmarks/records/gpu_step.json [--topology=h100:8]
 
-For each of `VARIANTS`, or for one of your own (`--config.KEY=VALUE`), it counts the kernels that a step launches, the bytes that
-they read and write on one device, and temporary memory. Nothing runs. The seconds are what those bytes would take at the chip's
-full bandwidth, and the operations, without what is recomputed, at its full rate. It needs the extra `compilers`, and no GPU.
+For each of `VARIANTS`, or for your own variant (`--config.KEY=VALUE`), it counts the kernels that a step launches, the bytes that
+they read and write on one device, and temporary memory. Nothing runs. The reported seconds are those of the bytes at the chip's
+full bandwidth, and of the operations, without recomputation, at its peak rate. It needs the extra `compilers`, but no GPU.
 """
 
 from bam_jax.system import errors
@@ -27,13 +27,13 @@ from benchmarks import hlo
 
 NOTE = "Compiled on a CPU by `python -m benchmarks.gpu_step`. Nothing ran on a chip."
 VOCAB = 32_768
-"""Tokens of the tokenizer of the papers' models."""
+"""The vocabulary size of the papers' models."""
 VARIANTS: Sequence[Mapping[str, Any]] = tuple(
     {"model.scan": scan, **remat}
     for scan in (True, False)
     for remat in ({"model.remat": True}, {"model.remat": True, "model.remat_keep": "products"}, {"model.remat": False})
 )
-"""Changes of the configuration that are counted side by side."""
+"""Changes of the configuration that are compared."""
 
 
 def measure(path: str, overrides: Mapping[str, Any], where: chips.Slice) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def measure(path: str, overrides: Mapping[str, Any], where: chips.Slice) -> dict
 
 
 def main(argv: Sequence[str]) -> None:
-    """Compile the step in each variant, print what was counted and write it as JSON."""
+    """Compile the step in each variant, and print the counts and write them as JSON."""
     parser = errors.Parser(prog="python -m benchmarks.gpu_step", description=__doc__)
     parser.add_argument("--config", required=True, help="a Python file with get_config()")
     parser.add_argument("--topology", default="h100:1", help="GPUs of one machine, such as h200:8 (h100:1)")

@@ -1,6 +1,6 @@
-"""What a compiled GPU program starts, reads and writes, counted in its text.
+"""Counts the launches, reads and writes of a compiled GPU program from its text.
 
-A loop counts as often as it runs, a condition as its largest branch.
+A loop counts once per iteration, a conditional as its largest branch.
 """
 
 import dataclasses
@@ -47,12 +47,12 @@ class Program:
     def traffic(self) -> int:
         """Count the bytes that its kernels read and write, if each reads its operands once.
 
-        Of an operand of which a kernel takes a slice it reads the slice, and where it replaces a slice it writes that.
+        If a kernel takes a slice of an operand, only the slice is read; if it replaces a slice, only the slice is written.
         """
         return self._sum(self.entry, self._bytes)
 
     def loops(self) -> list[dict]:
-        """The program's loops, those within others first, with what all their rounds start, read and write together."""
+        """The program's loops, inner loops first, with the total launches and traffic over all iterations."""
         return list(self._loops(self.entry, 1))
 
     def _loops(self, name: str, times: int) -> Iterator[dict]:
@@ -71,7 +71,7 @@ class Program:
                 yield from self._loops(each.called("to_apply")[0], times)
 
     def _sum(self, name: str, cost: Callable[[Instruction, dict[str, Instruction]], int]) -> int:
-        """The sum of a cost over the instructions of a computation, each of which it may look up by name."""
+        """The sum of a cost over the instructions of a computation; the cost may look up other instructions by name."""
         known = {each.name: each for each in self.computations[name]}
         total = 0
         for each in known.values():
@@ -110,7 +110,7 @@ class Program:
 
 
 def _read(inside: Iterable[Instruction], count: int) -> list[float]:
-    """An upper bound on the bytes that a fusion reads of each parameter: those of slices where it takes nothing else."""
+    """An upper bound of the bytes that a fusion reads of each parameter: those of its slices, if it uses nothing else."""
     numbers = {}
     limits: list[float] = [0.0] * count
     for each in inside:
@@ -124,7 +124,7 @@ def _read(inside: Iterable[Instruction], count: int) -> list[float]:
                 continue
             if each.operation in ("dynamic-slice", "gather") and place == 0:
                 limits[numbers[name]] += _size(each.shape)
-            elif not (each.operation == "dynamic-update-slice" and place == 0):  # which leaves the rest as it is
+            elif not (each.operation == "dynamic-update-slice" and place == 0):  # which does not read the rest
                 limits[numbers[name]] = math.inf
     return limits
 
@@ -158,5 +158,5 @@ def _parts(shape: str) -> list[str]:
 
 def _size(shape: str) -> int:
     """Bytes of the arrays in a shape."""
-    arrays = re.findall(r"\b([a-z]+)(\d*)\w*\[([\d,]*)\]", shape)  # of pred, without digits, each number is a byte
+    arrays = re.findall(r"\b([a-z]+)(\d*)\w*\[([\d,]*)\]", shape)  # pred, without digits, has one byte per number
     return sum(int(bits or 8) // 8 * math.prod(int(n) for n in sizes.split(",") if n) for _, bits, sizes in arrays)

@@ -1,10 +1,10 @@
-"""Time the loader.
+"""Time the data loader.
 
     python -m benchmarks.loader_speed [--source=FOLDER]
 
-Batches are made from a prepared folder, or from documents made up here (lengths as those of web pages: log-normal,
-700 tokens on average), with each packing, in the process itself and ahead by worker processes. Beside the tokens a
-second stands what a TPU v5e-8, one host, needs while it trains the 120M model.
+Batches are made from a prepared folder or from generated documents (with lengths like web pages: log-normal, 700 tokens on
+average), with each packing, in the process itself and ahead of time by worker processes. The tokens per second are compared
+with the rate that a TPU v5e-8, one host, needs to train the 120M model.
 """
 
 from bam_jax.system import errors
@@ -32,10 +32,10 @@ from bam_jax.system.errors import UserError
 PARAMETERS = 95_963_904
 """The 120M model's parameters, without its embedding."""
 FLOPS = 8 * 197e12
-"""A v5e-8's peak in bfloat16, floating-point operations a second."""
+"""A v5e-8's peak in bfloat16, in floating-point operations per second."""
 UTILISATION = 0.4
 NEED = FLOPS * UTILISATION / (6 * PARAMETERS)
-"""Tokens a second that training takes, at 6 operations a parameter and token."""
+"""Tokens per second that training consumes, with 6 operations per parameter and token."""
 
 
 def make_up(folder: Path, tokens: int, *, documents: int = 2**14, seed: int = 0) -> None:
@@ -62,7 +62,7 @@ def measure(config: Config, seconds: float) -> dict[str, Any]:
     with contextlib.closing(loader.batches(config, made)) as batches:
         next(batches)
         opening = time.perf_counter() - start
-        for _ in range(3 * config.data.workers):  # what was made while nobody waited does not count
+        for _ in range(3 * config.data.workers):  # do not count batches that were made during startup
             next(batches)
         start, tokens, places = time.perf_counter(), 0, 0
         while (took := time.perf_counter() - start) < seconds:
@@ -96,7 +96,7 @@ def main(argv: Sequence[str]) -> None:
         source = given.source or scratch
         spec = manifest.read_manifest(source).tokenizer["spec"]
         print(f"{'packing':>10} {'workers':>8} {'tokens/s':>12} {'of need':>8} {'fill':>6} {'first batch, s':>15}")
-        for packing, workers in itertools.product(("concat", "first_fit"), counts):  # "framed" reads as "concat" does
+        for packing, workers in itertools.product(("concat", "first_fit"), counts):  # "framed" reads like "concat"
             data = DataConfig(source=source, tokenizer=spec, packing=packing, workers=workers)
             record = measure(Config(data=data, context=given.context, batch=given.batch), given.seconds)
             speed = record["tokens_per_second"]

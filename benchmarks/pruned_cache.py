@@ -7,9 +7,9 @@
     python -m benchmarks.pruned_cache --config=configs/lm_120m.py --config.model.vocab=32768 --config.encoding=alibi \\
         --config.ssmax=off --sizes=32768,131072,524288
 
-Parameters are random, and so are the cached keys and values, of unit variance; the same in both caches. A whole cache is read
-twice: as always, where blocks of negligible keys are skipped, and with every key. The record has the bytes of each cache, the
-seconds of a token (the median of --repetitions), and the largest difference of the first token's logits.
+Parameters are random. Cached keys and values are random with unit variance, and the same in both caches. The whole cache is
+measured twice: with blocks of negligible keys skipped, which is the default, and with every key read. The record has the bytes
+of each cache, the seconds per token (the median of --repetitions), and the largest difference of the first token's logits.
 """
 
 from bam_jax.system import errors
@@ -41,7 +41,7 @@ CHUNK = 8192
 
 
 def filled(cache: LayerCache, key: jax.Array, tokens: int, like: tuple[int, int, int]) -> LayerCache:
-    """A layer's cache after so many random keys of a shape [rows, heads, width]."""
+    """A layer's cache after `tokens` random keys, with `like` = [rows, heads, width]."""
 
     def add(cache: LayerCache, start: jax.Array, key: jax.Array) -> LayerCache:
         rows, heads, width = like
@@ -60,7 +60,7 @@ def filled(cache: LayerCache, key: jax.Array, tokens: int, like: tuple[int, int,
 
 
 class Filled:
-    """The caches of a model behind a text of random keys."""
+    """The caches of a model after a text of random keys."""
 
     def __init__(self, model: transformer.Decoder, tokens: int, room: int):
         self.kept, self.position, sizes = generate.Kept(model, tokens + room), tokens, model.config
@@ -72,7 +72,7 @@ class Filled:
 
 
 class Contender:
-    """A model that decodes token after token behind a text."""
+    """A model that decodes token after token after a text."""
 
     def __init__(self, model: transformer.Decoder, filled: Filled, skip: str):
         for stack in model.stacks():

@@ -1,9 +1,9 @@
-"""Time retrieval over made-up documents of MLDR's lengths, and compute from it what all of MLDR would take.
+"""Time retrieval over generated documents with MLDR's lengths, and estimate the time for all of MLDR.
 
     python -m benchmarks.retrieval_speed --run=runs/encoder --documents=20000 --length=512 --out=runs/speed
 
-Documents have 3,308 words on average, log-normal. They, the queries and the embeddings stay in --out, so that a killed command
-goes on; it then says no rates, which only a command from the beginning can.
+Documents have 3,308 words on average, log-normal. They, the queries and the embeddings stay in --out, so a killed command can
+continue. It then reports no rates, which need an uninterrupted command.
 """
 
 from bam_jax.system import errors
@@ -37,14 +37,14 @@ from bam_jax.training.duration import span
 WORDS, SPREAD = 3308, 0.8
 """The mean number of words of MLDR's English documents (Chen et al. 2024), and a spread of its logarithm."""
 MLDR, LONGEST = 200_000, 16_384
-"""MLDR's English documents, and the longest that CABLE's Table 3 cuts them at."""
+"""The number of MLDR's English documents, and the largest length at which CABLE's Table 3 cuts them."""
 
 MADE_UP = b'{"docid": "d0", "text": "'
-"""The beginning of each corpus that is made up."""
+"""The beginning of each generated corpus."""
 
 
 class Work(NamedTuple):
-    """Documents and what it takes to embed them once."""
+    """The work of embedding documents once."""
 
     tokens: float
     operations: float
@@ -64,7 +64,7 @@ def make_up(folder: Path, documents: int, queries: int) -> None:
     words = np.array(["".join(rng.choice(list("etaoinshrdlu"), size)) for size in rng.integers(2, 9, 5000)])
     lengths = np.exp(rng.normal(np.log(WORDS) - SPREAD**2 / 2, SPREAD, documents)).astype(int) + 8
     asked = []
-    draft = folder / ".corpus.jsonl.draft"  # the corpus gets its name last: where it has it, all is there
+    draft = folder / ".corpus.jsonl.draft"  # renamed last, so an existing corpus is complete
     with draft.open("w") as corpus:
         for number, length in enumerate(lengths.tolist()):
             text = " ".join(words[rng.integers(0, len(words), length)])
@@ -77,10 +77,10 @@ def make_up(folder: Path, documents: int, queries: int) -> None:
 
 
 def work(model: ModelConfig, parameters: int, counts: np.ndarray, length: int, documents: int) -> Work:
-    """The tokens and the forward operations of embedding documents: 2 N a token, and attention's 4 layers width length.
+    """The tokens and forward operations of embedding documents, per token: 2 N, plus 4 layers width length for attention.
 
     Args:
-        counts: [n] tokens of some of the documents, from which those of all are estimated.
+        counts: [n], tokens of some of the documents, from which the total is estimated.
     """
     cut = np.minimum(counts, length).astype(np.float64)
     pairs = 4 * model.layers * model.width * cut
@@ -89,7 +89,7 @@ def work(model: ModelConfig, parameters: int, counts: np.ndarray, length: int, d
 
 
 def token_counts(problem: Problem, tokenizer: Tokenizer) -> np.ndarray:
-    """The tokens of the documents of a problem's first piece, [documents]."""
+    """The number of tokens of each document in a problem's first piece, [documents]."""
     piece = next(problem.pieces())
     return np.array([len(ids) for ids in tokenise(tokenizer, [document.text for document in piece.documents])])
 
@@ -116,7 +116,7 @@ def main(argv: Sequence[str]) -> None:
                 f"{given.out} has {len(problem.ids)} documents and {len(problem.queries)} queries, not {given.documents} and "
                 f"{given.queries}; give another --out"
             )
-        # Batches have few tokens, so that any number of rows that they ask for fits.
+        # Batches have few tokens, so any number of rows fits.
         reader = Reader(model, tokenizer, lambda length: given.documents, configs.to_json(config))
         embeddings = given.out / "embeddings"
         begun = Embedder(reader).folder(embeddings, given.length).exists()

@@ -11,8 +11,8 @@ _PIPES = {
     "memory": ("LD", "LDG", "LDL", "LDS", "LDSM", "ST", "STG", "STL", "STS", "STSM", "SHFL", "SYNCS", "BAR"),
     "tensor": ("HGMMA",),
 }
-"""Instructions by the pipe that executes them: a quarter of a multiprocessor starts one fused one a cycle, and one of the
-special functions, such as exp2, in 8. All others are "other"; integers, comparisons and conversions take 2 cycles each."""
+"""Instructions by the pipe that executes them. A quarter of a multiprocessor issues one fused instruction per cycle, and one
+special function, such as exp2, per 8 cycles. All others are "other"; integers, comparisons and conversions take 2 cycles each."""
 
 
 class _Instruction(NamedTuple):
@@ -22,13 +22,13 @@ class _Instruction(NamedTuple):
 
 
 def per_logit(disassembly: str, columns: int | None = None) -> dict[str, float]:
-    """Count a thread's instructions on one tile, in all and by pipe, divided by its logits there.
+    """Count a thread's instructions for one tile, in total and by pipe, divided by its number of logits.
 
-    The shortest path through the loop over tiles is counted: a tile without hidden pairs takes it. Some kernels have a separate
+    It counts the shortest path through the loop over tiles, which tiles without hidden pairs take. Some kernels have a separate
     loop for such tiles.
 
     Args:
-        columns: of a tile; None: those of the first product, which is that of queries and keys.
+        columns: columns of a tile; None: those of the first product, that of queries and keys.
     """
     code, labels = _parse(disassembly)
     paths = [_shortest(code, labels, *loop) for loop in _loops(code, labels)]
@@ -45,7 +45,7 @@ def per_logit(disassembly: str, columns: int | None = None) -> dict[str, float]:
 
 
 def _parse(body: str) -> tuple[list[_Instruction], dict[str, int]]:
-    """The instructions, and the number of the one behind each label."""
+    """The instructions, and the index of the instruction after each label."""
     code: list[_Instruction] = []
     labels = {}
     for line in body.splitlines():
@@ -57,13 +57,13 @@ def _parse(body: str) -> tuple[list[_Instruction], dict[str, int]]:
 
 
 def _target(instruction: _Instruction, labels: dict[str, int]) -> int | None:
-    """Where a branch leads."""
+    """The target of a branch."""
     found = re.search(r"\.L_x_\d+", instruction.operands) if instruction.name.split(".")[0] == "BRA" else None
     return None if found is None else labels.get(found.group())
 
 
 def _loops(code: list[_Instruction], labels: dict[str, int]) -> Iterator[tuple[int, int]]:
-    """The first and the last instruction of each loop with products in which no other such loop lies."""
+    """The first and the last instruction of each innermost loop with products."""
     inner: list[tuple[int, int]] = []
     found = [(start, end) for end, x in enumerate(code) if (start := _target(x, labels)) is not None and start <= end]
     for start, end in sorted(found, key=lambda x: x[1] - x[0]):
@@ -74,7 +74,7 @@ def _loops(code: list[_Instruction], labels: dict[str, int]) -> Iterator[tuple[i
 
 
 def _shortest(code: list[_Instruction], labels: dict[str, int], start: int, end: int) -> list[int]:
-    """The instructions on the shortest path through a loop, parts of which the compiler may have moved behind its end."""
+    """The instructions on the shortest path through a loop, parts of which the compiler may have moved after its end."""
     came_from: dict[int, int | None] = {start: None}
     reached = collections.deque([start])
     while end not in came_from:

@@ -1,25 +1,25 @@
-"""Time whole models side by side: reading, embedding, training, decoding; and their memory.
+"""Compare the speed of whole models in reading, embedding, training and decoding, and their memory.
 
     python -m benchmarks.speed --config=configs/quickstart.py --out=runs/speed.jsonl      # every encoding, SSMax off and on
     python -m benchmarks.speed --config=configs/lm_120m.py --config.model.vocab=32768 --cells=inference:512,memory:512 \\
         --contender='--config.encoding=bam --config.ssmax=on' --contender=--config.encoding=alibi
     python -m benchmarks.speed --config=configs/bert_base.py --config.model.vocab=30522 --cells=embedding:512 --dense
 
-Cells, MEASURE:TOKENS; the default is the first three at the training context, and decoding at 1, 8 and 64 times that:
+Cells are MEASURE:TOKENS. The default is the first three at the training context, and decoding at 1, 8 and 64 times that:
 
     inference   seconds for the logits of a batch of one
-    memory      bytes of the gradient of a batch of one, as compiled; the device's own peak beside it, where it counts one
-    training    tokens a second of optimiser steps on a micro-batch of rows of so many tokens
-    decoding    tokens a second, one after another, a batch of one, behind so many tokens in the cache, running sums included
-    latency     seconds a token of the same
-    embedding   texts a second of which an encoder makes one vector each, a batch of one; the only measure of encoders
+    memory      bytes of the gradient of a batch of one, as compiled, and the device's own peak if it reports one
+    training    tokens per second of optimiser steps on a micro-batch of rows with TOKENS tokens
+    decoding    tokens per second, one after another, a batch of one, after TOKENS tokens in the cache, running sums included
+    latency     the same in seconds per token
+    embedding   texts per second that an encoder embeds, a batch of one; the only measure of encoders
 
-Parameters are random: nothing is trained. In each of the --rounds every contender has its turn, warms up and is timed
---calls times, so that a machine that slows down slows all of them; a value is the median over all of that, with the
-quartiles. Ratios are to NoPE without SSMax, which always takes part: 1.1 is a tenth more time or memory. With --dense each
-model also runs with all logits of a layer in memory, as plain attention has them; with --torch as a plain dense decoder in
-PyTorch, where that is installed, which is trained and nothing else. Models run on one device. A record is
-written for each contender as soon as its cell is done; the same command again does what is missing.
+Parameters are random: nothing is trained. In each of the --rounds, every contender in turn warms up and is timed for several
+calls, so a machine that slows down slows all of them. A value is the median over all calls, with quartiles. Ratios are to NoPE
+without SSMax, which always takes part: 1.1 is a tenth more time or memory. With --dense, each model also runs with all logits of
+a layer in memory, as in plain attention. With --torch, it also runs as a plain dense decoder in PyTorch, if that is installed,
+for training only. Models run on one device. Records are written for all contenders as soon as a cell is done; running the same
+command again does what is missing.
 """
 
 from bam_jax.system import errors
@@ -55,13 +55,13 @@ MEASURES = {
 """Units."""
 
 ROUNDS = 5
-"""Turns of all contenders."""
+"""Number of turns of each contender."""
 
 CALLS = {"inference": 20, "memory": 0, "training": 2, "decoding": 2, "latency": 2, "embedding": 2}
 """Timed calls in each turn."""
 
 DECODED = workloads.TOKENS * (CALLS["decoding"] + 1)
-"""Tokens that a turn of decoding writes behind its context."""
+"""Tokens that a turn of decoding writes after its context."""
 
 BASELINE = {"encoding": "nope", "encoding_options": {}, "ssmax": "off"}
 
@@ -90,12 +90,12 @@ def race(entrants: Mapping[str, Workload], *, rounds: int, calls: int) -> dict[s
                 started = time.perf_counter()
                 state = workload.call(state)
                 seconds[name].append(time.perf_counter() - started)
-            del state  # before the next one's
+            del state  # before the next one is created
     return {name: np.array(taken) for name, taken in seconds.items()}
 
 
 def measure(which: str, length: int, contenders: Mapping[str, Contender], *, rounds: int) -> dict[str, dict[str, Any]]:
-    """Measure one cell: every contender that has positions for so many tokens; the first is the baseline of the ratios."""
+    """Measure one cell for every contender that supports so many positions; the first is the baseline of the ratios."""
     calls = CALLS[which]
     further = DECODED if which in ("decoding", "latency") else 0
     entrants = {name: one for name, one in contenders.items() if one.limit is None or length + further <= one.limit}
@@ -109,7 +109,7 @@ def measure(which: str, length: int, contenders: Mapping[str, Contender], *, rou
 
 def _measure_memory(length: int, entrants: Mapping[str, Contender]) -> dict[str, dict[str, Any]]:
     sizes = {name: workloads.gradient_memory(contender, length) for name, contender in entrants.items()}
-    # A device tells only the highest peak so far: from small to large, each contender's own is the highest.
+    # A device reports only the highest peak so far. From small to large, each contender's own peak is the highest so far.
     by_size = sorted(sizes, key=lambda name: sizes[name][0])
     peaks = {name: sizes[name][1]() for name in by_size}
     return {name: {"value": float(size), "n": 1, "device_peak_bytes": peaks[name]} for name, (size, _) in sizes.items()}
@@ -142,7 +142,7 @@ def _measure_time(
 def compare(
     contenders: Mapping[str, Contender], cells: Sequence[tuple[str, int]], path: Path, *, rounds: int
 ) -> Iterator[tuple[str, int, list[dict[str, Any]]]]:
-    """Measure what a file of records lacks, cell by cell; those of another machine or other versions do not count."""
+    """Measure the cells missing from a file of records; records of another machine or other versions do not count."""
     about = {"machine": machine(), "commit": git.describe()}
     for which, length in cells:
         by_config = {
@@ -150,7 +150,7 @@ def compare(
             for record in read_speeds(path)
             if (record["measure"], record["length"], record["machine"]) == (which, length, about["machine"])
         }
-        # Contenders of a cell are measured together or not at all: times of different hours do not compare.
+        # Contenders of a cell are measured together or not at all: times from different hours are not comparable.
         if not contenders.keys() <= by_config.keys():
             jsonl.mend(path)
             by_config = {}
@@ -197,7 +197,7 @@ def _cells(text: str | None, context: int, *, encoder: bool) -> list[tuple[str, 
 
 
 def every_encoding() -> list[dict[str, Any]]:
-    """The changes that make a contender of each encoding, with and without Scalable Softmax; NoPE comes first."""
+    """The overrides for a contender of each encoding, with and without Scalable Softmax; NoPE comes first."""
     names = ["nope", *(name for name in ENCODINGS if name != "nope")]
     return [BASELINE | {"encoding": name, "ssmax": ssmax} for name in names for ssmax in ("off", "on")]
 
@@ -205,9 +205,9 @@ def every_encoding() -> list[dict[str, Any]]:
 def enter(
     file: str, entrants: Sequence[Mapping[str, Any]], *, dense: bool = False, torch: bool = False
 ) -> dict[str, Contender]:
-    """The contenders by the digests of their configurations, first of them the baseline, NoPE without Scalable Softmax.
+    """The contenders by the digests of their configurations; the first is the baseline, NoPE without Scalable Softmax.
 
-    `dense` enters each again with all logits in memory, under its digest and "-dense"; `torch` in PyTorch, under "-torch".
+    `dense` adds each with all logits in memory, under its digest and "-dense"; `torch` adds it in PyTorch, under "-torch".
     """
     entered = [configs.load(file, changes) for changes in entrants]
     plain = [config for config in entered if config.encoding == "nope" and config.ssmax == "off"]
@@ -229,7 +229,7 @@ def enter(
 def measure_cells(
     contenders: Mapping[str, Contender], cells: Sequence[tuple[str, int]], path: Path, *, rounds: int = ROUNDS
 ) -> None:
-    """Measure what a file of records lacks, and print all of it."""
+    """Measure the cells missing from a file of records, and print all of them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     about = machine()
     print(

@@ -1,6 +1,6 @@
-"""A plain dense decoder in PyTorch, as authors of positional encodings write it, to be timed beside this package's.
+"""A plain dense decoder in PyTorch, as authors of positional encodings write it, for comparison with this package's.
 
-Every layer makes its table of biases, [H, T, T], and that of logits, and keeps all activations for the backward pass.
+Every layer computes its tables of biases and of logits, [H, T, T], and keeps all activations for the backward pass.
 """
 
 import importlib.util
@@ -18,7 +18,7 @@ from bam_jax.training import optimizer
 from benchmarks.workloads import Contender, Workload, micro_batch
 
 BACKEND = "torch"
-"""The name of its contenders' backend."""
+"""The backend's name in contenders."""
 
 ENCODINGS = ("nope", "alibi", "bam")
 
@@ -26,7 +26,7 @@ _EPSILON = 1e-5  # of norms
 
 
 def require(config: Config) -> None:
-    """Check that PyTorch is installed, that JAX computes on the CPU as it does, and that the decoder is written."""
+    """Check that PyTorch is installed, that JAX also runs on the CPU, and that the decoder supports the configuration."""
     if importlib.util.find_spec("torch") is None:
         raise UserError("--torch needs PyTorch, which no extra installs: pip install torch")
     backend = jax.default_backend()
@@ -68,7 +68,7 @@ def training(contender: Contender, length: int) -> Workload:
 
 
 def parameters(contender: Contender) -> dict[str, Any]:
-    """The contender's parameters as tensors by name, matrices as `torch.nn.Linear` has them; frozen ones have no gradient."""
+    """The contender's parameters as tensors by name, matrices as in `torch.nn.Linear`; frozen ones have no gradient."""
     import torch
 
     tree = contender.parameters()
@@ -83,7 +83,7 @@ def parameters(contender: Contender) -> dict[str, Any]:
 
 
 def make_optimizer(config: Config, tensors: dict[str, Any]) -> Any:
-    """PyTorch's own optimiser of the run, with the same parameters that decay."""
+    """PyTorch's version of the run's optimiser, with weight decay on the same parameters."""
     import torch
 
     groups: dict[bool, list] = {True: [], False: []}

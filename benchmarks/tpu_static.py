@@ -1,24 +1,24 @@
-"""Count what the TPU compiler makes of the attention kernels, without a TPU.
+"""Compile the attention kernels for TPUs, without one, and count their instructions.
 
     python -m benchmarks.tpu_static --chips=v5e,v6e --biases=uniform,ggd [--encoder]
 
-For each chip, bias and kernel it prints the bundles of instructions of one tile with its mask, those of a `whole` tile, which
-needs none, and the registers spilled to memory and read back. The records have the memory, too, that forward and backward take
-beside their operands. Bundles are not cycles: every other branch counts once, and transfers do not count. Compare only kernels
-of the same shape. Needs libtpu, of the extras `compilers` and `tpu`. With `--encoder` queries see both sides of rows that end in
-padding; in decoders, the default, they see what comes before them.
+For each chip, bias and kernel it prints the instruction bundles of one tile with a mask, those of a `whole` tile, which needs no
+mask, and the registers spilled to memory and read back. The records also contain the memory of forward and backward besides the
+operands. Bundles are not cycles: every other branch counts once, and transfers do not count. Compare only kernels of the same
+shape. It needs libtpu, which is in the extras `compilers` and `tpu`. With `--encoder`, queries see both sides of rows that end in
+padding. In decoders, the default, they see only what comes before them.
 
-Where tokamax is installed (the extra `bench`), its splash attention stands beside them, causal, without a bias, in tiles of
-the same size; its backward pass is one kernel for all gradients. With `--gaps` positions are such that every bias is a formula
-in the kernel. Without it, every relative bias except ALiBi comes in strips. The records in benchmarks/records are made by
+If tokamax is installed (the extra `bench`), its splash attention is compiled as well, causal, without a bias, in tiles of the
+same size; its backward pass is one kernel for all gradients. With `--gaps`, positions are such that every bias is a formula in
+the kernel. Without it, every relative bias except ALiBi comes in strips. The records in benchmarks/records are made by
 
     python -m benchmarks.tpu_static --json=benchmarks/records/tpu_static.json
     python -m benchmarks.tpu_static --gaps --chips=v5e,v6e --biases=uniform,ggd,kerple_log \\
         --json=benchmarks/records/tpu_static_gaps.json
     python -m benchmarks.tpu_static --encoder --biases=uniform,alibi,ggd,cable --json=benchmarks/records/tpu_static_encoder.json
 
-`--steps` compiles nothing. It counts the steps of the grids of long texts, in the forward pass and in that of the gradients of
-keys, next to the number of tiles to compute:
+`--steps` compiles nothing. It counts the grid steps for long texts, in the forward pass and in the pass for the gradients of
+keys, and the number of tiles to compute:
 
     python -m benchmarks.tpu_static --steps --json=benchmarks/records/tpu_steps.json
 """
@@ -80,12 +80,12 @@ class Shape:
     length: int = 4096  # tokens
     heads: int = 8
     width: int = 64
-    causal: bool = True  # else both sides are seen, and the last tokens are pads
-    gaps: bool = False  # whether positions leave gaps, so that no bias comes in strips
+    causal: bool = True  # otherwise both sides are visible, and the last tokens are padding
+    gaps: bool = False  # whether positions have gaps, so that no bias comes in strips
 
 
 def compile_for(chip: str, f: Any, *arguments: Any) -> Any:
-    """Compile a function for one TPU, which need not be there."""
+    """Compile a function for one TPU, which need not be present."""
     here = SingleDeviceSharding(_device(chip))
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), arguments)
     with use_abstract_mesh(mesh_for(chip)):
@@ -110,12 +110,12 @@ def training_step(shape: Shape, bias: Any, fixed: Sequence[str] = ()) -> tuple[A
     """Make a function that runs attention forward and backward, and the shapes of its arguments."""
     row = jax.ShapeDtypeStruct((1, shape.length, shape.heads, shape.width), jnp.bfloat16)
     number = jax.ShapeDtypeStruct((1, shape.length), jnp.int32)
-    # Positions are constants, so that the compiler drops the branch that is not taken.
+    # Positions are constants, so the compiler drops the branch that is not taken.
     position = jnp.arange(shape.length, dtype=jnp.int32)[None] * (1 + shape.gaps)
-    # CABLE's keys have running sums of each head, high and low parts, and its queries a weight as well.
+    # CABLE's keys have running sums for each head, as high and low parts; its queries also have a weight.
     sums = (_number(1, shape.heads, shape.length),) * 2 if isinstance(bias, biases.CABLE) else None
     of_queries = sums and (sums[0], sums)
-    if isinstance(bias, biases.Mixture):  # a query has a weight of each profile for each head
+    if isinstance(bias, biases.Mixture):  # a query has a weight for each profile and head
         of_queries = (_number(1, shape.heads, shape.length),) * len(jax.tree.leaves(bias)[0])
 
     def loss(q: Any, k: Any, v: Any, bias: Any, i: Any, j: Any, start: Any, segment: Any) -> Any:
@@ -129,8 +129,8 @@ def training_step(shape: Shape, bias: Any, fixed: Sequence[str] = ()) -> tuple[A
 
 
 def splash_step(shape: Shape) -> tuple[Any, tuple]:
-    """Make the same of tokamax's splash attention, without a bias and in tiles as large as ours."""
-    # tokamax's public attention chooses its kernel and tiles itself: only its inside lets them be set to ours.
+    """Make the same for tokamax's splash attention, without a bias and with our tile sizes."""
+    # tokamax's public attention chooses kernel and tiles itself; only its internal functions let us set them.
     from tokamax._src.ops.experimental.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
 
     side = min(512, shape.length)
@@ -146,10 +146,10 @@ def splash_step(shape: Shape) -> tuple[Any, tuple]:
 
 
 def measure(chip: str, name: str, shape: Shape, dump: Path) -> list[dict]:
-    """Compile one bias and read, kernel by kernel, what the compiler wrote: one record for each."""
+    """Compile one bias and read the compiler's output, kernel by kernel: one record for each."""
     if name == SPLASH:
         return _compiled(chip, name, shape, dump)
-    jax.clear_caches()  # of kernels that are traced already
+    jax.clear_caches()  # drop kernels that are already traced
     with one_body(whole=True):
         whole = {record["kernel"]: record["bundles"] for record in _compiled(chip, name, shape, dump)}
     jax.clear_caches()
@@ -229,7 +229,7 @@ def _compiled(chip: str, name: str, shape: Shape, dump: Path) -> list[dict]:
 
 
 def _slots(report: str) -> dict[str, int]:
-    """Count the slots of each unit that all bundles fill together."""
+    """Count the slots of each unit, summed over all bundles."""
     head, table = report.split("== UTILIZATION:")
     units = [unit.strip() for unit in head.splitlines()[1].split(",")]
     bundles = [[int(x) for x in line.split()] for line in table.splitlines() if line.strip()]
@@ -269,7 +269,7 @@ def main(argv: Sequence[str]) -> None:
             raise errors.UserError(f"no bias {name!r} here: {errors.nearest(name, BIASES)}")
     shape = Shape(length=given.length, width=given.width, causal=not given.encoder, gaps=given.gaps)
     with tempfile.TemporaryDirectory() as folder:
-        # libtpu reads its arguments when it is loaded, and not again.
+        # libtpu reads its arguments only when it is loaded.
         os.environ["LIBTPU_INIT_ARGS"] = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
         run = functools.partial(measure, shape=shape, dump=Path(folder))
         records = []

@@ -19,7 +19,7 @@ from bam_jax.training import losses, optimizer
 from bam_jax.training.step import State, jit_once, make_step
 
 TOKENS = 16
-"""Tokens that are decoded in one sample of the time."""
+"""Tokens that are decoded in one timed call."""
 
 CHUNK = 1024
 """Tokens of a context that are read at once."""
@@ -27,12 +27,12 @@ CHUNK = 1024
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """Work that is done again and again.
+    """Work that is repeated.
 
     Args:
-        start: makes the state that the first call is given.
-        call: does the work once, waits for it, and gives the state for the next call.
-        work: of a call, in the unit of the measure: batches or tokens.
+        start: returns the state for the first call.
+        call: does the work once, waits for it, and returns the state for the next call.
+        work: the amount of work of a call, in the unit of the measure: batches or tokens.
     """
 
     start: Callable[[], Any]
@@ -41,11 +41,11 @@ class Workload:
 
 
 class Contender:
-    """A model with random parameters, which are drawn anew whenever they are needed: only one is in memory at a time.
+    """A model with random parameters, which are drawn again whenever they are needed, so only one model is in memory at a time.
 
     Args:
         config: its configuration.
-        backend: of its attention (`bam_jax.attention.attention`).
+        backend: the backend of its attention (`bam_jax.attention.attention`).
     """
 
     def __init__(self, config: Config, backend: str = "auto"):
@@ -64,7 +64,7 @@ class Contender:
         self.parameters = jit_once(lambda: transformer.split(build())[1])
 
     def decoder(self, tree: dict[str, Any]) -> transformer.Decoder:
-        """Put parameters into the model, as evaluations do: one layer is compiled instead of each."""
+        """The model with these parameters, scanned over layers as in evaluations, so only one layer is compiled."""
         decoder = nnx.merge(self.graph, tree["params"], tree["frozen"])
         decoder.config = dataclasses.replace(self.config.model, scan=True)
         return decoder
@@ -74,7 +74,7 @@ class Contender:
         return jnp.asarray(np.random.default_rng(0).integers(0, self.vocab, (rows, length)), jnp.int32)
 
     def batch(self, rows: int, length: int) -> dict[str, Array]:
-        """Draw rows to train on, each a document of its own."""
+        """Draw rows to train on, each a separate document."""
         text = self.texts(rows, length + 1)
         return {"tokens": text[:, :-1], "targets": text[:, 1:], "weights": jnp.ones((rows, length))}
 
@@ -92,7 +92,7 @@ def inference(contender: Contender, length: int) -> Workload:
 
 
 def embedding(contender: Contender, length: int) -> Workload:
-    """Make one vector of a text."""
+    """Embed a text as one vector."""
     tokens, filled = contender.texts(1, length), jnp.full((1,), length, jnp.int32)
     embed = jax.jit(lambda tree, tokens: embed_texts(contender.decoder(tree), tokens, filled))
 
@@ -104,7 +104,7 @@ def embedding(contender: Contender, length: int) -> Workload:
 
 
 def training(contender: Contender, length: int, batch: Mapping[str, Any] | None = None) -> Workload:
-    """Take optimiser steps on one micro-batch: as many rows as the configuration's have tokens for."""
+    """Take optimiser steps on one micro-batch, with as many tokens as the configuration's micro-batches."""
     config, rows = micro_batch(contender.config, length)
     tx = optimizer.make(config.optimizer, config.steps, contender.shapes["params"])
     step = make_step(config, contender.graph, tx)
@@ -121,17 +121,17 @@ def training(contender: Contender, length: int, batch: Mapping[str, Any] | None 
 
 
 def micro_batch(config: Config, length: int) -> tuple[Config, int]:
-    """The configuration of steps on one micro-batch, and its rows: as many as the configuration's have tokens for."""
+    """The configuration of steps on one micro-batch, and its rows, for as many tokens as in `config`'s micro-batches."""
     rows = max(1, config.batch * config.context // config.optimizer.accumulate // length)
     return dataclasses.replace(config, batch=rows, optimizer=dataclasses.replace(config.optimizer, accumulate=1)), rows
 
 
 def decoding(contender: Contender, length: int, calls: int) -> Workload:
-    """Decode one token after another, a batch of one, behind a context that is in the cache."""
+    """Decode one token after another, a batch of one, after a context that is in the cache."""
     chunk = min(length, CHUNK)
     slots = length + -length % chunk + calls * TOKENS
 
-    # The cache is written in place: a copy in each step would be most of the time behind a long context.
+    # The cache is written in place: after a long context, a copy in each step would take most of the time.
     @functools.partial(jax.jit, donate_argnums=4)
     def step(tree: Any, layers: Any, token: Any, position: Any, caches: Any) -> tuple[Any, Any, Any]:
         logits, caches = contender.decoder(tree)(token, position=position, caches=caches, read=1, layers=layers)
@@ -141,7 +141,7 @@ def decoding(contender: Contender, length: int, calls: int) -> Workload:
         tree = contender.parameters()
         decoder = contender.decoder(tree)
         logits, caches = generate.prefill(decoder, contender.texts(1, length), chunk=chunk, slots=slots)
-        # The layers apart, as `generate` has them.
+        # Separate layers, as in `generate`.
         layers = decoder.layer_states()
         return tree, layers, jnp.argmax(logits[:, -1:], axis=-1), jnp.full((1, 1), length, jnp.int32), caches
 
@@ -155,7 +155,7 @@ def decoding(contender: Contender, length: int, calls: int) -> Workload:
 
 
 def gradient_memory(contender: Contender, length: int) -> tuple[int, Callable[[], int | None]]:
-    """Compile the gradient of a batch of one: the memory that the program takes, and the device's peak.
+    """Compile the gradient of a batch of one; returns the program's memory, and a function that measures the device's peak.
 
     bytes = arguments + results - what they share + temporaries
     """

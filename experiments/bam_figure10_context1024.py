@@ -1,6 +1,6 @@
 """BAM's Figure 10: perplexity by position to 32 times the context, FineWeb, 120M models trained at 1024 tokens.
 
-Paper: appendix H.3; its numbers are in the image alone.
+Paper: appendix H.3; its numbers are only in the image.
 """
 
 from paper_columns import windows

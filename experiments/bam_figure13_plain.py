@@ -1,6 +1,6 @@
-"""BAM's Figure 13: how far passkeys are found without Scalable Softmax, 120M models trained at 512 tokens.
+"""BAM's Figure 13: passkey accuracy by length without Scalable Softmax, 120M models trained at 512 tokens.
 
-Paper: appendix H.4; its numbers are in the image alone.
+Paper: appendix H.4; its numbers are only in the image.
 """
 
 from paper_columns import passkeys

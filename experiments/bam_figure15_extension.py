@@ -1,6 +1,6 @@
 """BAM's Figure 15: the 1.1B model's loss by position before and after 256 steps at context 1024.
 
-Paper: appendix H.5; its numbers are in the image alone. It shows the loss; ours is its exponential.
+Paper: appendix H.5; its numbers are only in the image. It shows the loss; our value is its exponential.
 """
 
 from paper_columns import tokens, windows

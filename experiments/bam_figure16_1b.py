@@ -1,6 +1,6 @@
 """BAM's Figure 16: passkeys of the 1.1B models to 1000 times their context, by length and depth.
 
-Paper: appendix H.6; its numbers are in the image alone.
+Paper: appendix H.6; its numbers are only in the image.
 """
 
 import dataclasses

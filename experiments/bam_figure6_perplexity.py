@@ -1,6 +1,6 @@
 """BAM's Figure 6: perplexity by position to 64 times the context, FineWeb, 120M models trained at 512 tokens.
 
-Paper: appendix D.2; its numbers are in the image alone.
+Paper: appendix D.2; its numbers are only in the image.
 """
 
 from paper_columns import windows

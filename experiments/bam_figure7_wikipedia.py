@@ -1,6 +1,6 @@
 """BAM's Figure 7: perplexity by position to 64 times the context, Wikipedia, 120M models trained at 512 tokens.
 
-Paper: appendix D.2; its numbers are in the image alone. It takes articles as long as the sequences; ours follow one another.
+Paper: appendix D.2; its numbers are only in the image. It uses articles as long as the sequences; ours are concatenated.
 """
 
 from paper_columns import windows

@@ -1,7 +1,7 @@
-"""BAM's Figure 8: how far passkeys are found after different initialisations of the prior.
+"""BAM's Figure 8: passkey accuracy by length after different initialisations of the prior.
 
-Paper: appendix H.1; its numbers are in the image alone.
-       experiments/prior_study.py has starts of our own.
+Paper: appendix H.1; its numbers are only in the image.
+       experiments/prior_study.py has our own initialisations.
 """
 
 from paper_columns import passkeys

@@ -1,6 +1,6 @@
 """BAM's Table 4: RULER's needles in haystacks, 120M models trained at 512 tokens.
 
-Paper: appendix F.1; 50 samples a cell.
+Paper: appendix F.1; 50 samples per cell.
 """
 
 from paper_columns import ESSAY_FILES, ESSAYS, ruler_overrides

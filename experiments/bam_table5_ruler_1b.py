@@ -1,6 +1,6 @@
 """BAM's Table 5: RULER's needles in haystacks, 1.1B models.
 
-Paper: appendix F.2; 50 samples a cell.
+Paper: appendix F.2; 50 samples per cell.
 """
 
 from paper_columns import ESSAY_FILES, ESSAYS, ruler_overrides

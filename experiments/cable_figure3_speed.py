@@ -1,7 +1,7 @@
 """CABLE's Figure 3: speed and memory of training and inference, GPT-2 Medium.
 
-Paper: section 5.2; its numbers are in the image alone. The text says that CABLE trains as fast as ALiBi and Kerple,
-       and that only Sinusoidal and Learnable infer faster.
+Paper: section 5.2; its numbers are only in the image. The text says that CABLE trains as fast as ALiBi and Kerple,
+       and that only Sinusoidal and Learnable are faster at inference.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """CABLE's Figure 5: perplexity of CABLE and K-CABLE, GPT-2 Tiny trained at 1024 tokens on WikiText-103.
 
-Paper: section 5.6; K-CABLE's values are in the image alone, CABLE's also in Table 1.
+Paper: section 5.6; K-CABLE's values are only in the image, CABLE's also in Table 1.
 """
 
 import cable_table1_perplexity

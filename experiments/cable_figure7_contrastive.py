@@ -1,6 +1,6 @@
-"""CABLE's Figure 7: the contrastive loss of encoders that learn from MS MARCO's triplets, by encoding.
+"""CABLE's Figure 7: the contrastive loss of encoders trained on MS MARCO's triplets, by encoding.
 
-Paper: appendix A.1; its numbers are in the image alone. The text says that CABLE has the lowest loss of all methods, and
+Paper: appendix A.1; its numbers are only in the image. The text says that CABLE has the lowest loss of all methods, and
        that Learnable and Sinusoidal lag behind.
 """
 

@@ -1,4 +1,4 @@
-"""The steps of docs/chip_hours.md: what to run when there is one GPU for half an hour.
+"""The steps of docs/chip_hours.md: what to run with one GPU for half an hour.
 
 Command:  python experiments/chip_hours.py --step=NAME --minutes=9 --out=FOLDER
           python experiments/chip_hours.py --tiny --out=FOLDER      # all steps on a CPU, in their tiny form
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError("give --out=FOLDER and --step=NAME, or --tiny for all steps; --list prints them")
     steps = [given.step] if given.step else STEPS
     end = time.monotonic() + 60 * given.minutes if given.step else None
-    # Programs are compiled once: a second call, and the second seed of a row, find them.
+    # Programs are compiled once; a second call, and the second seed of a row, reuse them.
     cache = {"JAX_COMPILATION_CACHE_DIR": str((given.out / "compiled").absolute())}
     platform = {"JAX_PLATFORMS": "cpu"} if given.tiny else {}
     for step in steps:
@@ -83,7 +83,7 @@ def _run(command: Sequence[str], env: dict[str, str], seconds: float | None) -> 
     try:
         return process.wait(seconds)
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        process.terminate()  # a sweep and a training save, then end
+        process.terminate()  # sweeps and trainings save before they exit
         process.wait()
         raise
 

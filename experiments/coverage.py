@@ -1,4 +1,4 @@
-"""The share of intervals that contain the true mean accuracy, by simulated seeds: the tables of docs/statistics.md.
+"""The share of intervals that contain the true mean accuracy, for simulated seeds: the tables of docs/statistics.md.
 
 Command:  python experiments/coverage.py
 Hardware: a CPU, seconds.

@@ -2,12 +2,12 @@
 # requires-python = ">=3.12"
 # dependencies = ["inscriptis>=2.6", "zstandard>=0.23"]
 # ///
-"""English text from Debian's documentation packages, for a machine that reaches a Debian mirror and nothing else.
+"""English text from Debian's documentation packages, for a machine that can reach only a Debian mirror.
 
 Command:  uv run experiments/debian_text.py --out=corpora/debian-docs [--megabytes=25]
 Hardware: a CPU with apt, minutes, some 300 MB of packages.
-Expected: docs.jsonl.zst, a document a line in the field "text", and sources.json: the packages with versions and checksums.
-          Documents are drawn at random from all packages until the compressed file has its size.
+Expected: docs.jsonl.zst, one document per line in the field "text", and sources.json: packages with versions and checksums.
+          Documents are drawn at random from all packages until the compressed file has the given size.
 """
 
 import argparse
@@ -83,7 +83,7 @@ def main() -> None:
     given.out.mkdir(parents=True)
     path, characters, count = given.out / "docs.jsonl.zst", 0, 0
     with path.open("wb") as file, zstandard.ZstdCompressor(level=19).stream_writer(file) as writer:
-        for key in sorted(texts):  # hashes: at random, and the same for everyone
+        for key in sorted(texts):  # keys are hashes: a random order, but the same for everyone
             writer.write((json.dumps({"text": texts[key]}, ensure_ascii=False) + "\n").encode())
             characters, count = characters + len(texts[key]), count + 1
             if count % 100 == 0:

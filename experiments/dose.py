@@ -3,7 +3,7 @@
 Command:  python -m bam_jax.sweep experiments/dose.py --scale=small     # a CPU; --scale=paper: a GPU
 Then:     python -m bam_jax.tables experiments/dose.py --scale=small
 Hardware: small: a CPU, 48 models of 2 layers, about a minute of a core each. paper: a GPU, 15 million parameters.
-Expected: two tables; no claim is made of them.
+Expected: two tables; no claim is based on them.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Does retrieval emerge from text without planted keys, and how far does it reach?
+"""Does retrieval emerge from text without planted keys, and how far does it extrapolate?
 
 Command:  python -m bam_jax.sweep experiments/emergence.py --scale=small     # a CPU
           python -m bam_jax.sweep experiments/emergence.py --scale=paper     # a GPU: docs/chip_hours.md prepares its text
@@ -87,7 +87,7 @@ def get_experiment(scale: str) -> Experiment:
     rows = [
         Row(label, CONFIG, {**PLAIN, **own, **changes}, SEEDS[scale]) for label, changes in methods(context).items()
     ]
-    lengths = TIMES if scale != "toy" else ("1/2", "16")  # each compiles a program of its own
+    lengths = TIMES if scale != "toy" else ("1/2", "16")  # each length compiles its own program
     tokens = {times: int(context * eval_fraction(times)) for times in lengths}
     samples, passage = (40, 64 if context == 512 else context // 8) if scale != "toy" else (2, 4)
     labels = dict.fromkeys((row.label for row in rows), ())

@@ -1,12 +1,12 @@
-"""The search for the learning rates of the small scale's encoders: every method has as many tries in both of its trainings.
+"""The search for the learning rates of the small scale's encoders: all methods have equally many tries in both trainings.
 
-Masked tokens come first. The tries of triplets start from each method's own best.
+Masked tokens come first. The tries with triplets start from each method's best try with masked tokens.
 
 Command:  python experiments/encoder_rates.py
 Hardware: a CPU or one GPU; 30 models of masked tokens, and 40 that start from ten of them with triplets.
-Corpus:   the first step makes corpora/inverse-cloze of Python's documentation.
-Expected: experiments/encoder_rates.json, which the scale reads. experiments/records/encoder_rates has what was measured:
-          a search that was stopped resumes from it, on any machine.
+Corpus:   the first step makes corpora/inverse-cloze from Python's documentation.
+Expected: experiments/encoder_rates.json, which the scale reads. experiments/records/encoder_rates has the
+          measurements, from which a stopped search resumes on any machine.
 """
 
 import dataclasses

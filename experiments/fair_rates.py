@@ -1,10 +1,10 @@
 """The search for the learning rates of `fair_retrieval.py`: every method has four tries with two seeds, and a fifth
-where the largest of four is best.
+if the largest of the four is best.
 
 Command:  python experiments/fair_rates.py
 Hardware: a CPU; 98 models of 2 layers, some 2 core-hours.
-Expected: experiments/fair_rates.json, which the small scale reads. experiments/records/fair_rates has what was measured: a
-          search that was stopped resumes from it, on any machine.
+Expected: experiments/fair_rates.json, which the small scale reads. experiments/records/fair_rates has the measurements,
+          from which a stopped search resumes on any machine.
 """
 
 import fair_retrieval

@@ -1,9 +1,9 @@
-"""BAM's claims on retrieval asked anew: wider searches for rates, ALiBi with trained slopes, 24 fresh seeds, keys at 20 depths.
+"""BAM's retrieval claims, tested again: wider searches for rates, ALiBi with trained slopes, 24 fresh seeds, keys at 20 depths.
 
 Command:  python -m bam_jax.sweep experiments/fair_retrieval.py --scale=small
 Then:     python -m bam_jax.claims experiments/claims/fair_retrieval.toml --scale=small --out=docs/fair_claims.md
 Hardware: a CPU or one GPU; 288 models of 2 layers, some 6 core-hours of a CPU.
-Target:   experiments/claims/fair_retrieval.toml. The rates are those that experiments/fair_rates.py has found.
+Target:   experiments/claims/fair_retrieval.toml. The rates come from experiments/fair_rates.py.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The table and the figure of the README: how far beyond its training context each encoding finds keys.
+"""The table and the figure of the README: passkey accuracy beyond the training context, for each encoding.
 
 Command:  python -m bam_jax.sweep experiments/headline.py --scale=small
 Then:     python -m bam_jax.tables experiments/headline.py --scale=small --format=markdown

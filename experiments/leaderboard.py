@@ -1,9 +1,9 @@
-"""Every encoding with a number: passkeys and perplexity to 64 times the training context, from one small model each.
+"""Numbers for every encoding: passkeys and perplexity to 64 times the training context, from one small model each.
 
 Command:  python -m bam_jax.sweep experiments/leaderboard.py --scale=small
 Then:     python -m bam_jax.tables experiments/leaderboard.py --scale=small
 Hardware: a CPU or one GPU; 368 models of 2 layers, some 10 core-hours of a CPU (`--dry-run`).
-Expected: four tables, whose rates experiments/leaderboard_rates.py finds.
+Expected: four tables; experiments/leaderboard_rates.py finds the learning rates.
 """
 
 from collections.abc import Mapping

@@ -2,8 +2,8 @@
 
 Command:  python experiments/leaderboard_rates.py
 Hardware: a CPU; 184 models of 2 layers, some 4 core-hours.
-Expected: experiments/leaderboard_rates.json, which the small scale reads. experiments/records/leaderboard_rates has what was
-          measured: a search that was stopped resumes from it, on any machine.
+Expected: experiments/leaderboard_rates.json, which the small scale reads. experiments/records/leaderboard_rates has the
+          measurements, from which a stopped search resumes on any machine.
 """
 
 import leaderboard

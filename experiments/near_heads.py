@@ -1,4 +1,4 @@
-"""Do wide short-range heads break retrieval? Ladders whose reach is set by us, and trained ladders whose near heads are put back.
+"""Do wide short-range heads break retrieval? Ladders with a reach that we set, and trained ladders whose near heads are reset.
 
 Command:  PYTHONPATH=experiments python -m bam_jax.sweep experiments/near_heads.py --scale=small
 Hardware: a CPU or one GPU; 80 models of 2 layers, some 2 core-hours of a CPU.

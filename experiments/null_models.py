@@ -1,9 +1,9 @@
-"""Null models of BAM ladder: what its prior, the prior's start, its training and the factor of the scores each contribute.
+"""Null models of BAM ladder: the contributions of its prior, the prior's start, its training, and the factor of the scores.
 
 Command:  python -m bam_jax.sweep experiments/null_models.py --scale=small
 Then:     PYTHONPATH=experiments python -m bam_jax.claims experiments/claims/null_models.toml --out=docs/null_claims.md
 Hardware: a CPU or one GPU; 280 models of 2 and 4 layers, some 11 core-hours of a CPU.
-Target:   experiments/claims/null_models.toml. The rates are those that experiments/null_rates.py has found.
+Target:   experiments/claims/null_models.toml. The rates come from experiments/null_rates.py.
 """
 
 import math

@@ -2,8 +2,8 @@
 
 Command:  python experiments/null_rates.py
 Hardware: a CPU; 96 models of 2 and 4 layers, some 3 core-hours.
-Expected: experiments/null_rates.json, which the small scale reads. experiments/records/null_rates has what was measured: a
-          search that was stopped resumes from it, on any machine.
+Expected: experiments/null_rates.json, which the small scale reads. experiments/records/null_rates has the measurements,
+          from which a stopped search resumes on any machine.
 """
 
 import dataclasses

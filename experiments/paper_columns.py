@@ -134,7 +134,7 @@ def ruler(label: str, length: int, task: str, scale: str) -> Column:
     """A task of RULER at a length, such as "niah_single_1", as a column; at the toy scale two samples, in bytes."""
     if scale == "small":
         return Column(label, missing=TOO_HARD)
-    if scale == "toy":  # a prompt of RULER needs 1024 tokens; what is beyond is an eighth
+    if scale == "toy":  # a RULER prompt needs 1024 tokens; the length beyond is an eighth of the paper's
         return Column(label, Ruler((1024 + (length - 1024) // BAM_SHRINK,), tasks=(task,), samples=2))
     return Column(label, Ruler((length,), tasks=(task,), essays=ESSAYS))
 

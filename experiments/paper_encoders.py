@@ -1,9 +1,9 @@
 """CABLE's encoders as rows of experiments: masked language modelling, then contrastive training, then retrieval.
 
 At the paper's scale they are BERT base on FineWeb-Edu and MS MARCO, and retrieve MLDR's documents. At the toy and small scales
-all three come from one text: Python's documentation, of which sentences are taken out (`bam_jax.data.tasks.inverse_cloze`).
-Lengths are an eighth of the paper's: 64 tokens in training, up to 2048 beyond. Below, lengths are the paper's, and a scale is
-"toy", "small" or "paper".
+all three come from one text: Python's documentation, from which sentences are removed (`bam_jax.data.tasks.inverse_cloze`).
+Lengths are an eighth of the paper's: 64 tokens in training, up to 2048 beyond. In the code, lengths are the paper's, and a scale
+is "toy", "small" or "paper".
 
 Source: CABLE, section 5.5 and appendix A.1.
 """
@@ -55,8 +55,8 @@ _MASKED: Mapping[str, Mapping[str, Any]] = {
 }
 _CONTRASTIVE: Mapping[str, Mapping[str, Any]] = {
     "toy": {"batch": 16, "steps": 40, "optimizer.rate": 3e-3, "optimizer.warmup": 2},
-    # One epoch of 5,929 triplets, as in the paper. Of six epochs all but the first are learned by heart: the loss of held-out
-    # triplets rises.
+    # One epoch of 5,929 triplets, as in the paper. After the first of six epochs, models memorise the triplets, and the loss of
+    # held-out triplets rises.
     "small": {"batch": 32, "steps": 185, "optimizer.warmup": 9},
 }
 
@@ -107,7 +107,7 @@ def masked_perplexity(length: int, scale: str) -> MaskedPerplexity:
 
 def contrastive_loss(length: int, scale: str) -> Contrastive:
     """Contrastive loss; at the small scale of triplets of the documents that are tested with."""
-    # As many triplets as in training: a loss depends on the number of candidates.
+    # As many triplets as in training, because the loss depends on the number of candidates.
     batch = 128 if scale == "paper" else _CONTRASTIVE[scale]["batch"]
     text = {"data.held_out_source": f"{PROBLEM}/test_triplets"} if scale == "small" else {}
     return Contrastive((tokens(length, scale, SHRINK),), batch=batch, overrides=text)

@@ -1,9 +1,9 @@
-"""The models of the two papers as rows of experiments, at the papers' scale and at two that a CPU can do.
+"""The models of the two papers as rows of experiments, at the papers' scale and at two scales for a CPU.
 
 Run one with `python -m bam_jax.sweep experiments/FILE.py --scale=toy`, then print its tables with `python -m bam_jax.tables` and
-the same arguments. The small scale is that of verdicts (`small_scale.py`). The toy scale runs the same code in minutes: contexts
-and lengths are an eighth (BAM) or a sixteenth (CABLE), the text is Python's documentation in characters with planted passkeys,
-and stands for every corpus.
+the same arguments. Verdicts come from the small scale (`small_scale.py`). The toy scale runs the same code in minutes: contexts
+and lengths are an eighth (BAM) or a sixteenth (CABLE) of the paper's, and every corpus is replaced by Python's documentation in
+characters with planted passkeys.
 """
 
 import dataclasses
@@ -105,7 +105,7 @@ def bam(
     context: int = 512,
     overrides: Mapping[str, Any] = {},
     changes: Mapping[str, Any] = {},
-    text: bool = False,  # its perplexity is claimed: at the small scale it learns from text alone
+    text: bool = False,  # a claim is about its perplexity: at the small scale it learns from text only
     learner: str = "",  # its name in the small scale's search for rates; "": the method's
 ) -> Row:
     """A model of BAM's section 3 or appendices."""
@@ -122,7 +122,7 @@ def bam(
         every |= {"optimizer.prior_rate": 20.0} if method.startswith("BAM") else {}
     elif scale == "small":
         every |= small_scale.bam_overrides(size, here, text=text)
-        if RATE not in overrides:  # the search has its own
+        if RATE not in overrides:  # the search sets its own
             every |= small_scale.bam_rates(learner or SAME_TRAINING.get(method, method), size, text=text)
     else:
         every |= {"data.source": FINEWEB, "model.vocab": 32_768, "batch": 589_824 // here}
@@ -149,7 +149,7 @@ def bam_extended(
     further = {
         "steps": 256 if scale == "paper" else 40,
         "checkpoint_every": 64,
-        # At the small scale a tenth of the rate that was chosen, where the cosine ends.
+        # At the small scale, a tenth of the chosen rate, where the cosine schedule ends.
         RATE: row.overrides[RATE] / 10 if scale == "small" else ended[scale],
         "optimizer.final": 1.0,
         "optimizer.warmup": 0,

@@ -1,8 +1,9 @@
-"""Layers of today beside those of the papers: local layers that turn, and every fourth one that sees all, far beyond the context.
+"""Today's layer patterns, local RoPE layers with every fourth one global, compared with the papers' far beyond the context.
 
 Command:  python -m bam_jax.sweep experiments/patterns.py && python -m bam_jax.tables experiments/patterns.py
-Hardware: a CPU; 9 models of four layers (11 rows), each some two minutes of one core, and as long to ask; 72 at the small scale.
-Claims:   experiments/claims/patterns.toml, of the small scale, whose rates experiments/patterns_rates.py finds.
+Hardware: a CPU; 9 models of four layers (11 rows), each about two minutes of one core, and as long to evaluate; 72 at the small
+          scale.
+Claims:   experiments/claims/patterns.toml, for the small scale; experiments/patterns_rates.py finds its learning rates.
 """
 
 import dataclasses

@@ -1,12 +1,12 @@
 """The search for the learning rates of `patterns.py`: every method has three tries.
 
-Of tries that find nearly all keys the one with the lowest perplexity is best: one key in a hundred shall not choose perplexities,
-which claims compare by a hundredth.
+Of the tries that find nearly all keys, the one with the lowest perplexity is best: one key in a hundred should not decide
+perplexities, which claims compare to a hundredth.
 
 Command:  python experiments/patterns_rates.py
-Hardware: a CPU; 54 models of four layers, each some two minutes of one core.
-Expected: experiments/patterns_rates.json, which the small scale reads. experiments/records/patterns_rates has what was
-          measured: a search that was stopped resumes from it, on any machine.
+Hardware: a CPU; 54 models of four layers, each about two minutes of one core.
+Expected: experiments/patterns_rates.json, which the small scale reads. experiments/records/patterns_rates has the
+          measurements, from which a stopped search resumes on any machine.
 """
 
 import patterns

@@ -1,4 +1,5 @@
-"""BAM with heads that start near or far, at four depths: keys far beyond the context, perplexity beside BAM, ALiBi and CABLE.
+"""BAM with heads that start short-range or long-range, at four depths: passkeys far beyond the context, and perplexity compared
+with BAM, ALiBi and CABLE.
 
 Command:  python -m bam_jax.sweep experiments/prior_confirmation.py --scale=small
 Then:     python -m bam_jax.claims experiments/claims/prior.toml --scale=small --out=docs/prior_claims.md

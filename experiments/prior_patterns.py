@@ -1,9 +1,9 @@
-"""Ladders whose layers take turns: one serves text by wider near heads or by CABLE, the next leaves retrieval to its far head.
+"""Ladders with alternating layers: one models text with wider near heads or CABLE, the next leaves retrieval to its far head.
 
 Command:  python -m bam_jax.sweep experiments/prior_patterns.py --records=experiments/records/prior_patterns
 Then:     python -m bam_jax.report runs/prior_patterns
-Hardware: a CPU; 28 models of 2 and 4 layers, some half an hour of two cores.
-Target:   every seed of a start finds .90 of the keys or more at 64x the training context.
+Hardware: a CPU; 28 models of 2 and 4 layers, about half an hour of two cores.
+Target:   every seed of a start finds at least .90 of the keys at 64x the training context.
 """
 
 from pathlib import Path

@@ -1,9 +1,9 @@
-"""The ladder's near heads, sharper ones and ones that are nearly windows: which leave retrieval to the head that looks far.
+"""The ladder's near heads, including sharper ones and near-windows: which ones leave retrieval to the long-range head?
 
 Command:  python -m bam_jax.sweep experiments/prior_shapes.py --records=experiments/records/prior_shapes
 Then:     python -m bam_jax.report runs/prior_shapes
-Hardware: a CPU; 67 models of 2 and 4 layers, some core-hour.
-Target:   every seed of a start finds .90 of the keys or more at 64x the training context.
+Hardware: a CPU; 67 models of 2 and 4 layers, about a core-hour.
+Target:   every seed of a start finds at least .90 of the keys at 64x the training context.
 """
 
 from pathlib import Path

@@ -1,9 +1,9 @@
-"""The ladder's gentlest slope: which near heads leave retrieval to the head that looks far.
+"""The ladder's gentlest slope: which near heads leave retrieval to the long-range head?
 
 Command:  python -m bam_jax.sweep experiments/prior_slopes.py --records=experiments/records/prior_slopes
 Then:     python -m bam_jax.report runs/prior_slopes
 Hardware: a CPU; 56 models of 2 to 8 layers, some 3 core-hours.
-Target:   every seed of a start finds .90 of the keys or more at 64x the training context.
+Target:   every seed of a start finds at least .90 of the keys at 64x the training context.
 """
 
 from pathlib import Path

@@ -1,9 +1,9 @@
-"""Starts of BAM's prior, and their luck: where it begins, at what rate it learns, and what Scalable Softmax counts.
+"""Starts of BAM's prior, and how much they depend on the seed: initialisation, learning rate, and what Scalable Softmax counts.
 
 Command:  python -m bam_jax.sweep experiments/prior_study.py --records=experiments/records/prior_study
 Then:     python -m bam_jax.report runs/prior_study
 Hardware: a CPU; 80 models of 2 and 4 layers, some 3 core-hours.
-Target:   the ladder with effective keys: at 64x the context .97 of the keys or more, and the perplexity of ALiBi or less there.
+Target:   the ladder with effective keys finds at least .97 of the keys at 64x the context, with at most ALiBi's perplexity there.
 """
 
 from pathlib import Path

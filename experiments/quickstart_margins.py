@@ -1,14 +1,14 @@
-"""The margins of the quickstart's claims: its claimed rows with fresh training seeds and under other arithmetic.
+"""The margins of the quickstart's claims: the rows with claims, with other training seeds and other arithmetic.
 
 Command:  python experiments/quickstart_margins.py
 Hardware: a CPU, about two core-hours for 72 models.
 Expected: experiments/records/quickstart_margins/, a folder for each arithmetic, and the table of docs/quickstart.md, printed from
-          them. Killed at any moment and started again, on any machine, the command continues.
+          them. If the command is killed, running it again continues, on any machine.
 
 A set has as many seeds as the quickstart, none of them the quickstart's own. An arithmetic is the widest vector instructions
 that XLA may use and the number of its threads: both change the order of sums, and so the last bits of every step.
 
-The first arithmetic has eight sets and shows what seeds do; each other has two and shows what the order of sums does.
+The first arithmetic has eight sets and shows the effect of seeds; the others have two each and show that of the order of sums.
 """
 
 import dataclasses
@@ -77,7 +77,7 @@ def get_experiment() -> Experiment:
 def make_sweep(arithmetic: Arithmetic, folder: Path) -> Sweep:
     """The sweep of the sets under an arithmetic, in whose environment it is to run, with records of its own."""
     name = f"{arithmetic.isa}-{arithmetic.threads}"
-    # Records keep the command, with the files as a user in the clone would name them.
+    # Records contain the command, with file names relative to the clone.
     records = os.path.relpath(RECORDS / name)
     whole = Sweep.load([os.path.relpath(__file__)], runs=folder / name, records=records)
     (made,) = whole.experiments

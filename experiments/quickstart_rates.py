@@ -3,7 +3,7 @@
 Command:  python experiments/quickstart_rates.py
 Hardware: a CPU; 36 models, each about a minute of one core.
 Expected: experiments/quickstart_rates.json, which experiments/quickstart.py reads. experiments/records/quickstart_rates
-          has what was measured: a search that was stopped resumes from it, on any machine.
+          has the measurements, from which a stopped search resumes on any machine.
 """
 
 import quickstart

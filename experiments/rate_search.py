@@ -1,6 +1,6 @@
-"""The search for learning rates: every learner is trained with equally many tries, of which the best is kept.
+"""The search for learning rates: every learner has equally many tries, and the best one is kept.
 
-A learner is a method with the data that it learns from. The seeds of a search are none that verdicts use.
+A learner is a method with the data that it learns from. Searches never use the seeds of verdicts.
 """
 
 import dataclasses
@@ -93,7 +93,7 @@ def search(
     floor: float = 0.0,
 ) -> dict[str, Any]:
     """Do what is missing of a search, and write which rates each learner gets."""
-    # Records keep the command, with the files as a user in the clone would name them.
+    # Records contain the command, with file names relative to the clone.
     sweep = Sweep.load([os.path.relpath(path)], runs=folder, records=os.path.relpath(records) if records else "")
     if sweep.run():
         raise UserError(f"the search is not complete; see {folder / 'logs'}, then run the same command again")

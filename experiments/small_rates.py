@@ -3,8 +3,8 @@
 Command:  python experiments/small_rates.py
 Hardware: a CPU or one GPU; 150 models.
 Corpus:   corpora/english, as for the small scale itself.
-Expected: experiments/small_rates.json, which the scale reads. experiments/records/small_rates has what was measured: a
-          search that was stopped resumes from it, on any machine.
+Expected: experiments/small_rates.json, which the scale reads. experiments/records/small_rates has the measurements,
+          from which a stopped search resumes on any machine.
 """
 
 import dataclasses

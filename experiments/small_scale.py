@@ -1,8 +1,8 @@
 """The scale `small`, from which verdicts come: hours on two cores, minutes on one GPU.
 
-A row has eight training seeds. Contexts and lengths are those of the toy scale. Models that look for passkeys learn from planted
-keys in Python's documentation; models of which a perplexity is claimed learn from English text alone. The rates of each method
-are chosen with other seeds among equally many tries (`small_rates.py`).
+A row has eight training seeds. Contexts and lengths are those of the toy scale. Models for passkeys learn from planted keys
+in Python's documentation. Models whose perplexity is claimed learn from English text only. The rates of each method are chosen
+with other seeds, among equally many tries (`small_rates.py`).
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Recall, recall with forgetting and copying far beyond the training context, and text by position: what tells encodings apart.
+"""Tasks that distinguish encodings: recall, recall with forgetting, and copying far beyond the context, and text by position.
 
 Command:  python -m bam_jax.sweep experiments/synthetic.py && python -m bam_jax.tables experiments/synthetic.py
-Hardware: a CPU; 16 models, each about a minute of one core, and as long to ask; 128 at the small scale.
-Claims:   experiments/claims/synthetic.toml, of the small scale, whose rates experiments/synthetic_rates.py finds.
+Hardware: a CPU; 16 models, each about a minute of one core, and as long to evaluate; 128 at the small scale.
+Claims:   experiments/claims/synthetic.toml, for the small scale; experiments/synthetic_rates.py finds its learning rates.
 """
 
 import itertools

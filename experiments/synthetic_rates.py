@@ -2,8 +2,8 @@
 
 Command:  python experiments/synthetic_rates.py
 Hardware: a CPU; 48 models, each about a minute of one core.
-Expected: experiments/synthetic_rates.json, which the small scale reads. experiments/records/synthetic_rates has what was
-          measured: a search that was stopped resumes from it, on any machine.
+Expected: experiments/synthetic_rates.json, which the small scale reads. experiments/records/synthetic_rates has the
+          measurements, from which a stopped search resumes on any machine.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""The arguments of attention looked at before anything is computed: what does not fit is said in one line."""
+"""Checks of the arguments of attention before anything is computed; each error is one line."""
 
 import dataclasses
 import math
@@ -20,7 +20,7 @@ _DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 
 def check(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
-    """Refuse arguments of `attention` that do not fit together."""
+    """Reject arguments of `attention` that do not match each other."""
     for name, x in {"q": q, "k": k, "v": v}.items():
         check_array(name, x)
     shapes = f"q {q.shape}, k {k.shape}, v {v.shape}"
@@ -53,13 +53,13 @@ def check(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
 
 
 def check_array(name: str, x: Any) -> None:
-    """Refuse what is no array."""
+    """Reject anything that is not an array."""
     if not hasattr(x, "dtype"):
         raise TypeError(f"{name} must be an array, not {type(x).__name__}; give jnp.asarray(...)")
 
 
 def _check_fields(bias: Bias) -> None:
-    """See that a bias is a pytree of its parameters, which are arrays of floats, and that what is static can be hashed."""
+    """Check that a bias is a pytree of float arrays, its parameters, and that its static fields are hashable."""
     name = type(bias).__name__
     if "__dataclass_fields__" not in vars(type(bias)):
         raise TypeError(f"the class {name} is no bias yet; put @biases.bias above it")
@@ -68,7 +68,7 @@ def _check_fields(bias: Bias) -> None:
         if field.metadata.get("static"):
             try:
                 hash(value)
-            except TypeError as error:  # the compiler would compare it with that of the call before
+            except TypeError as error:  # jit would have to compare it with the previous call's value
                 raise TypeError(
                     f"{said} is static, so it must be a Python value that can be hashed, not {type(value).__name__}; an "
                     "array is declared without static()"
@@ -97,7 +97,7 @@ def check_range(name: str, x: Any) -> None:
 
 
 def is_finite(x: Any) -> bool:
-    """True of a finite number of Python's."""
+    """Whether x is a finite Python number."""
     return isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x)
 
 
@@ -111,7 +111,7 @@ def _check_tokens(q: Array, k: Array, scoring: Scoring, shapes: str) -> None:
         arrays = {name: x for name, x in named.items() if x is not None}
         for name, x in arrays.items():
             check_array(f"scoring.{side}: {name}", x)
-            # Others wrap where they are compared with -1 or with an empty slot's position.
+            # Other integers wrap around when compared with -1 or with an empty slot's position.
             if not (jnp.issubdtype(x.dtype, jnp.signedinteger) and x.dtype.itemsize >= 4):
                 raise ValueError(f"scoring.{side} counts tokens: {name} holds int32 or int64, got {x.dtype}")
             check_range(f"scoring.{side}: {name}", x)
@@ -185,7 +185,7 @@ def _check_heads(q: Array, scoring: Scoring, shapes: str) -> None:
 
 
 def _check_parameters(bias: Bias, heads: int) -> None:
-    """See that parameters have the axes of their annotations, such as "*H n", or that of heads where those say nothing."""
+    """Check that parameters have the axes of their annotations, such as "*H n", or else a head axis."""
     sizes, name = {"H": heads}, type(bias).__name__
     for field in dataclasses.fields(bias):  # type: ignore[arg-type]  # every bias is one
         if field.metadata.get("static"):
@@ -213,7 +213,7 @@ def _check_parameters(bias: Bias, heads: int) -> None:
 
 
 def _check_coordinates(scoring: Scoring) -> None:
-    """Try the formula on a row of 2 queries and 3 keys: an array where it takes a pair of them may broadcast to anything."""
+    """Try the formula on a row of 2 queries and 3 keys, because arrays where it expects a pair may broadcast to anything."""
     of_queries, of_keys = scoring.queries.coordinate, scoring.keys.coordinate
     if isinstance(scoring.bias, Relative) and of_queries is None and of_keys is None:
         return

@@ -1,4 +1,4 @@
-"""Attention put together from what every backend computes: sinks, windows that leave some in sight, values of another width."""
+"""Features built on top of every backend: attention sinks, windows with sink tokens, values of another width than keys."""
 
 import dataclasses
 from collections.abc import Callable
@@ -23,14 +23,14 @@ def attend(
     whole_rows: bool,
     own_width: bool,
 ) -> tuple[Float[Array, "B T H E"], Float[Array, "B H T"]]:
-    """Attention and its log-normaliser, whatever the scoring and the width of values, from `run`, which knows no sinks.
+    """Attention and its log-normaliser for any scoring and width of values, from `run`, which does not support sink logits.
 
-    With `whole_rows` it has whole rows of logits, where sink tokens are part of the mask. With `own_width` its values may be
-    wider or narrower than keys; else the scoring has a scale of its own, since q may be widened.
+    With `whole_rows`, `run` computes whole rows of logits, and its masks include sink tokens. With `own_width`, its values may
+    be wider or narrower than keys. Without, the scoring must have its own scale, because q may be widened.
     """
     plain, width = dataclasses.replace(scoring, sink_logits=None), v.shape[-1]
     if not own_width and q.shape[-1] != width:
-        # What zeros add to a product is nothing, and the columns that they make of values are cut off again.
+        # Padding with zeros does not change the products, and the columns that it adds to the output are removed again.
         widest = max(q.shape[-1], width)
         q, k, v = (jnp.pad(x, ((0, 0),) * 3 + ((0, widest - x.shape[-1]),)) for x in (q, k, v))
     out, lse = run(q, k, v, plain) if whole_rows else _with_sink_tokens(run, q, k, v, plain)
@@ -43,7 +43,7 @@ def attend(
 
 
 def _with_sink_tokens(run: Run, q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
-    """Attention to a window, and to those sinks that it hides, merged by their normalisers."""
+    """Attention to a window and to the sink tokens outside it, merged by their normalisers."""
     mask, queries = scoring.mask, scoring.queries
     if not mask.sink_tokens:
         return run(q, k, v, scoring)

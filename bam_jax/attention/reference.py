@@ -1,4 +1,4 @@
-"""The slow obvious backend: the whole table of logits at once. All others are tested against it."""
+"""The simple, slow backend: all logits at once. All other backends are tested against it."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from bam_jax.attention.logits.skipping import Tiling
 def forward(
     q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring, tiling: Tiling
 ) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
-    """Attention and its log-normaliser by the definition, in O(T S) memory; see `attention`."""
+    """Attention and its log-normaliser by definition, in O(T S) memory; see `attention`."""
     dtype = jnp.promote_types(q.dtype, jnp.float32)
     groups = q.shape[2] // k.shape[2]
     k, v = mask_nonfinite(k, v)
@@ -31,7 +31,7 @@ def forward(
     weights = jnp.where(seen, jnp.exp(logits - lse[..., None]), 0)
     if scoring.dropout is not None:
         weights = drop(weights, scoring.dropout.factor(scoring.queries, scoring.keys, dtype))
-    # Weights of bfloat16 would have cotangents of bfloat16, which lose what a steep prior's gradient is made of.
+    # bfloat16 weights would have bfloat16 cotangents, which lose the digits that a steep prior's gradient consists of.
     out = jnp.einsum("bhts,bshd->bthd", weights, values.astype(dtype))
     return out.astype(q.dtype), jnp.where(seen.any(-1), lse, HIDDEN)
 
@@ -53,11 +53,11 @@ def cotangents(
     d_out: Float[Array, "B T H D"],
     d_lse: Float[Array, "B H T"] | None,
 ) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
-    """Cotangents of attention over a part of the keys and of its log-normaliser, from that of attention over all of them.
+    """Cotangents of attention over a part of the keys and of its log-normaliser, from those of attention over all keys.
 
         out = sum_p s_p out_p,   s_p = exp(lse_p - lse);   d out_p = s_p d_out,   d lse_p = s_p (d_out . (out_p - out) + d_lse)
 
-    Where the keys are all there are, s_p is 1 and d lse_p is d_lse (None: 0). Devices of a ring have a part each.
+    If the part is all keys, s_p is 1 and d lse_p is d_lse (None: 0). In a ring, each device has one part.
     """
     share = jnp.exp(part_lse - lse)
     change = ((part - out).astype(lse.dtype) * d_out.astype(lse.dtype)).sum(-1).swapaxes(1, 2)

@@ -1,6 +1,6 @@
-"""The backend for what needs whole rows of logits: blocks of queries, each with all its keys, in O(block S) memory.
+"""The backend for functions of whole rows of logits: blocks of queries, each with all its keys, in O(block S) memory.
 
-Each block is computed as the reference computes all; the backward pass computes its logits again.
+Each block is computed in the same way as in the reference. The backward pass recomputes its logits.
 """
 
 import dataclasses
@@ -16,9 +16,9 @@ from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.system.axes import varying
 from bam_jax.system.platform import platform
 
-_TABLE = 2**22  # Logits of all rows and heads that a block has, about.
+_TABLE = 2**22  # Approximate number of logits per block, over all rows and heads.
 
-# On a GPU, where a block costs some twenty launches forward and thirty backward whatever its size: 1 GiB of them.
+# On a GPU, 1 GiB of logits: a block of any size costs about twenty launches forward and thirty backward.
 _TABLE_ON_GPU = 2**28
 
 
@@ -53,7 +53,7 @@ def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tilin
         d_common = (dk, dv, d_parts._replace(temperature=None, query_coordinate=None))
         return jax.tree.map(jnp.add, total, d_common), (dq, d_parts.temperature, d_parts.query_coordinate)
 
-    # All queries share the keys, the bias and what is rowwise: their gradients are summed over the blocks.
+    # All queries share the keys, the bias and the row-wise function: their gradients are summed over the blocks.
     common = (k, v, Differentiable.of(scoring)._replace(temperature=None, query_coordinate=None))
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)), common)
     total, (dq, d_temperature, d_i) = jax.lax.scan(one, varying(zeros, q), jnp.arange(blocks.count))
@@ -65,7 +65,7 @@ def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tilin
 
 @dataclasses.dataclass(frozen=True)
 class _Blocks:
-    """Queries in blocks; the last one is filled up with empty slots."""
+    """Queries in blocks; the last one is padded with empty slots."""
 
     whole: Scoring
     size: int
@@ -75,17 +75,17 @@ class _Blocks:
     @classmethod
     def of(cls, q: Array, k: Array, scoring: Scoring, tiling: Tiling) -> "_Blocks":
         batch, length, heads = q.shape[:3]
-        batch = batch if isinstance(batch, int) else 1  # a symbolic one is any number
+        batch = batch if isinstance(batch, int) else 1  # a symbolic batch may have any size
         table = _TABLE_ON_GPU if platform() == "gpu" else _TABLE
         size, _ = tiling.blocks(min(length, max(table // (batch * heads * k.shape[1]), 1)), k.shape[1])
         return cls(skipping.padded(scoring, size, 1), size, -(-length // size), length)
 
     def take(self, x: Array, axis: int, n: Array) -> Array:
-        """The n-th block along an axis of an array that is filled up."""
+        """The n-th block along an axis of a padded array."""
         return jax.lax.dynamic_slice_in_dim(x, n * self.size, self.size, axis)
 
     def filled(self, x: Array) -> Array:
-        """[B, T, H, D] with T filled up to whole blocks."""
+        """[B, T, H, D] with T padded to whole blocks."""
         return jnp.pad(x, ((0, 0), (0, -self.length % self.size), (0, 0), (0, 0)))
 
     def scoring(self, n: Array) -> Scoring:

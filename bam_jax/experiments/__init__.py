@@ -1,1 +1,1 @@
-"""Experiments: from a file of rows to runs, and from their records to tables and claims."""
+"""Experiments: from a file of rows to runs, and from the runs' records to tables and claims."""

@@ -14,16 +14,16 @@ from bam_jax.system.machine import Machine
 
 @dataclasses.dataclass(frozen=True)
 class Benchmark:
-    """A command that compares untrained models side by side, and has the machine to itself."""
+    """A command that compares untrained models; no other job runs at the same time."""
 
-    name: str  # of its folder beside the runs
-    module: str  # run as `python -m MODULE`; it may be part of a clone only
+    name: str  # of its folder, next to the runs
+    module: str  # run as `python -m MODULE`; it may exist only in a clone
     arguments: tuple[str, ...]  # name the models
     cells: tuple[tuple[str, int], ...]  # measures and lengths in tokens
-    seconds: float  # about how long a cell takes, nearly all of it compilation
+    seconds: float  # approximate time per cell, nearly all of it compilation
 
     def command(self, folder: Path) -> list[str]:
-        """The module and arguments that measure what is missing in the folder of the runs."""
+        """The module and arguments that measure the cells missing from the folder of runs."""
         cells = ",".join(f"{measure}:{length}" for measure, length in self.cells)
         return [self.module, *self.arguments, f"--cells={cells}", f"--out={folder / self.name / RESULTS}"]
 
@@ -43,7 +43,7 @@ class Benchmark:
 
 
 def merge(benchmarks: Sequence[Benchmark]) -> list[Benchmark]:
-    """The benchmarks, those of one name joined in their cells."""
+    """The benchmarks, with the cells of equally named ones combined."""
     made: dict[str, Benchmark] = {}
     for each in benchmarks:
         cells = made[each.name].cells if each.name in made else ()
@@ -52,7 +52,7 @@ def merge(benchmarks: Sequence[Benchmark]) -> list[Benchmark]:
 
 
 class SpeedRecord(TypedDict):
-    """A contender's time or memory, beside the baseline's."""
+    """A contender's time or memory, and its ratio to the baseline's."""
 
     measure: Line
     length: Count

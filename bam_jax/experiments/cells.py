@@ -1,4 +1,4 @@
-"""Cells of the papers' tables as comparisons read them: a value for each seed, ours or a paper's own."""
+"""Cells of the papers' tables for comparisons: one value per seed, from our runs or from a paper."""
 
 import functools
 import math
@@ -21,12 +21,12 @@ class TableName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A table of an experiment."""
 
     file: str  # the experiment's file, without ".py"
-    title: str  # what the table's title begins with
-    scale: str = ""  # another scale than the page's, for what a configuration tells without a run
+    title: str  # the start of the table's title
+    scale: str = ""  # another scale than the page's, for values that follow from a configuration without a run
 
 
 class SeedValues(NamedTuple):
-    """A cell's values by training seed, in the column's unit; what has no seeds has the seed 0."""
+    """A cell's values by training seed, in the column's unit; values without seeds have the seed 0."""
 
     values: Mapping[int, float]
     kind: Kind
@@ -36,7 +36,7 @@ class SeedValues(NamedTuple):
 
 
 type ShapeReader = Callable[[Job, Path, Path | None], np.ndarray | None]
-"""Reads the shapes that a job has learned, from the folder of the runs or the folder of records."""
+"""Reads the shapes that a job has learned, from the folder of runs or the folder of records."""
 
 
 class Measured:
@@ -49,13 +49,13 @@ class Measured:
         self._compared: dict[tuple[str, str], None] = {}
 
     def seed_values(self, table: TableName, row: str, column: str) -> SeedValues:
-        """A cell's values, 0 for a length that was given up; without values where nothing is whole."""
+        """A cell's values, 0 for a length that was given up; empty if no seed is complete."""
         entry = self.entry(table, row, column)
         devices = {outcome.speed["machine"]["device"] for outcome in entry.outcomes if outcome.speed}
         return SeedValues(entry.by_seed, entry.kind, entry.samples, entry.column.unit, " and ".join(sorted(devices)))
 
     def learned_shapes(self, name: str, row: str) -> list[np.ndarray]:
-        """The shapes of a row's learned priors, for each seed that is trained."""
+        """The shapes of a row's learned priors, for each trained seed."""
         made = self.load(name, self.scale)
         if self._read_shapes is None:
             return []
@@ -94,7 +94,7 @@ class Printed(Measured):
     """The papers' own numbers in place of ours, as if of one seed."""
 
     def seed_values(self, table: TableName, row: str, column: str) -> SeedValues:
-        """The number that the paper prints; a cell with a scale of its own has the value of our configuration."""
+        """The number that the paper prints; a cell with its own scale has the value of our configuration."""
         if table.scale:
             return Measured(self.folder, table.scale, self.experiments).seed_values(table, row, column)
         entry = self.entry(table, row, column)
@@ -106,23 +106,23 @@ class Printed(Measured):
         return []
 
     def _load(self, name: str, scale: str) -> Experiment:
-        # What no paper has lacks the paper's scale.
+        # Experiments that are not from a paper lack the scale "paper".
         first = super()._load(name, experiment.SCALES[0])
         return super()._load(name, scale) if scale in first.scales else first
 
     def _compare(self, name: str, title: str, scale: str) -> dict[tuple[str, str], Entry]:
-        # No run is looked at, which would take longer than all the rest.
+        # Runs are not read, which would take longer than everything else.
         table = self._table(name, title, scale)
         found = [Entry(label, column, paper, ()) for label in table.values for column, paper in table.cells(label)]
         return {(entry.row, entry.column.label): entry for entry in found}
 
 
 class Series(NamedTuple):
-    """A row's values in one column, or the means of several: one for each seed."""
+    """A row's values in one column, or means over several columns: one for each seed."""
 
     values: np.ndarray
     kind: Kind
-    floor: float = 0.0  # the least standard error of their mean
+    floor: float = 0.0  # lower bound of the standard error of their mean
     top: float = math.inf  # the largest possible accuracy
     device: str = ""
 
@@ -150,7 +150,7 @@ class Place(NamedTuple):
 
 
 class PairedRow(NamedTuple):
-    """A row's values for the seeds that it has in common with the rows that it is compared with."""
+    """A row's values for the seeds that it shares with the rows that it is compared with."""
 
     place: Place
     cells: Sequence[SeedValues]
@@ -160,14 +160,14 @@ class PairedRow(NamedTuple):
         return [_mean([cell], self.seeds) for cell in self.cells]
 
     def mean(self) -> Series:
-        """The mean of all columns, seed by seed: that of logarithms where the values are perplexities."""
+        """The mean over all columns, seed by seed; for perplexities, the mean of their logarithms."""
         return _mean(self.cells, self.seeds)
 
 
 def read(measured: Measured, *places: Place) -> list[PairedRow]:
     """Reads rows for the seeds that all their cells have.
 
-    Seeds are paired: the same seed has the same start, the same order of texts and the same prompts in every row.
+    Seeds are paired: the same seed means the same initialisation, order of texts and prompts in every row.
     """
     found = [[measured.seed_values(place.table, place.row, column) for column in place.columns] for place in places]
     seeds = sorted(set.intersection(*(set(cell.values) for cells in found for cell in cells)))
@@ -184,7 +184,7 @@ def _mean(cells: Sequence[SeedValues], seeds: Sequence[int]) -> Series:
     means = values.mean(axis=0)
     if kind is not Kind.ACCURACY:
         return Series(means, kind, device=cells[0].device)
-    # Only the prompts of these seeds count.
+    # Count only the prompts of these seeds.
     prompts = sum(round(cell.prompts * len(seeds) / len(cell.values)) for cell in cells)
     floor = statistics.binomial_floor(float(means.mean()) * unit, prompts) / unit
     return Series(means, kind, floor, 1 / unit)

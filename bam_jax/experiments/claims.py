@@ -1,4 +1,4 @@
-"""The papers' claims as data, and their verdicts by what was measured; no verdict is written by hand."""
+"""The papers' claims as data, and their verdicts, which are computed from measurements and never written by hand."""
 
 import contextlib
 import dataclasses
@@ -23,7 +23,7 @@ from bam_jax.system import files
 from bam_jax.system.errors import UserError, nearest
 
 TITLE = "The papers' claims, tested"
-FALSE_DISCOVERIES = 0.05  # the expected share of false verdicts on a page, and the level of the test of a condition
+FALSE_DISCOVERIES = 0.05  # the expected share of false verdicts on a page, and the level of a condition's test
 
 
 class Verdict(enum.Enum):
@@ -45,13 +45,13 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     place: str  # its place in the paper
     says: str
-    here: str = ""  # our criterion in words, where the paper gives no number
+    here: str = ""  # our criterion in words, if the paper gives no number
     note: str = ""
-    checks: list[Check] = []  # the claim needs all of them. Without any, the note says why it is not checked
-    needs: list[Check] = []  # the condition for testing it, such as that some model can do the task
+    checks: list[Check] = []  # the claim needs all of them. If there are none, the note explains why
+    needs: list[Check] = []  # the condition for testing it, for example that some model can do the task
     accelerator: bool = False  # whether its runs are too long for a CPU, or its speeds are those of an accelerator
-    untestable: str = ""  # why no scale below the paper's can test it
-    repeats: str = ""  # why its experiment would repeat another's at every scale below the paper's
+    untestable: str = ""  # the reason why no scale below the paper's can test it
+    repeats: str = ""  # the reason why its experiment would repeat another one at every scale below the paper's
     paper: str = ""
 
 
@@ -59,13 +59,13 @@ class ClaimsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A file of claims."""
 
     title: str = TITLE
-    frozen: str = ""  # the commit in which the criteria were frozen, before the first run that they judge; "": none yet
+    frozen: str = ""  # the commit that froze the criteria, before the first run that they judge; "": none yet
     seeds: Annotated[int, msgspec.Meta(ge=1)] = SEEDS
-    """The number of training seeds that was fixed before the first run; with fewer there is no verdict."""
+    """The number of training seeds, fixed before the first run; with fewer there is no verdict."""
     notes: list[str] = []
-    experiments: str = "."  # the folder of the experiments' files, from that of the claims
-    include: list[str] = []  # further files, whose claims belong to the same page
-    paper: str = ""  # the paper of the claims that name none
+    experiments: str = "."  # the folder of the experiment files, relative to the claims file
+    include: list[str] = []  # further files whose claims belong to the same page
+    paper: str = ""  # the paper of claims that name none
     reasons: dict[str, str] = {}
     tables: dict[str, TableName] = {}
     columns: dict[str, Labels] = {}
@@ -73,7 +73,7 @@ class ClaimsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     claim: list[dict[str, Any]] = []
 
     def claims(self, where: Path) -> list[Claim]:
-        """The claims, in which names of tables, columns, rows and reasons are replaced by what they stand for."""
+        """The claims, with the names of tables, columns, rows and reasons replaced by their definitions."""
         made = []
         for count, raw in enumerate(self.claim, start=1):
             with _named(f"{where}, claim {count} ({str(raw.get('says', ''))[:60]})"):
@@ -101,7 +101,7 @@ class ClaimsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ClaimsPage(NamedTuple):
-    """A page of claims: a file with those that it includes."""
+    """A page of claims: a file and the files that it includes."""
 
     file: ClaimsFile
     claims: Sequence[Claim]
@@ -109,7 +109,7 @@ class ClaimsPage(NamedTuple):
 
 
 def load(path: Path) -> ClaimsPage:
-    """The claims in a TOML file and in those that it includes."""
+    """The claims in a TOML file and in the files that it includes."""
     if not path.is_file():
         raise UserError(f"no file {path}; give one of claims, such as experiments/claims/papers.toml")
     file = _read(path)
@@ -135,15 +135,15 @@ def _named(where: str) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Judgement:
-    """A claim with its criteria as measured, and its verdict."""
+    """A claim with its measured criteria and its verdict."""
 
     claim: Claim
     criteria: Sequence[Criterion]
-    printed: Sequence[Criterion]  # the same criteria of the paper's own numbers
+    printed: Sequence[Criterion]  # the same criteria, computed from the paper's numbers
     verdict: Verdict = Verdict.INCONCLUSIVE
     remark: str = ""
     p: float | None = None
-    """The two-sided p-value that counts on the page; None: the verdict needs no test, or there is none."""
+    """The two-sided p-value that enters the page's procedure; None: the verdict needs no test, or there is no verdict."""
     condition: Criterion | None = None
 
     @property
@@ -152,7 +152,7 @@ class Judgement:
 
     @property
     def decisive(self) -> int | None:
-        """The index of the criterion that is least certain to be met; None where nothing was measured."""
+        """The index of the criterion that is least certain to be met; None if nothing was measured."""
         known = [k for k, criterion in enumerate(self.criteria) if criterion.met is not None]
         return max(known, key=lambda k: (not self.criteria[k].met, self.criteria[k].p_met), default=None)
 
@@ -162,16 +162,17 @@ def judge(
 ) -> dict[str, list[Judgement]]:
     """Tests all claims of a page, by paper.
 
-    A claim is supported if all of its criteria are met: an intersection-union test, whose p-value is the largest of theirs. It
-    is contradicted if one of them is not met: the smallest p-value against them times their number (Bonferroni). The two-sided
-    p-value of a claim is twice the smaller of both, which also gives the direction. Those of the page go through the procedure
-    of Benjamini and Hochberg, which is proven for independent or positively dependent p-values; claims that share a row of a
-    table may be correlated in either direction, which `tests/experiments/test_statistics.py` simulates.
+    A claim is supported if all of its criteria are met: an intersection-union test, whose p-value is the largest of the
+    criteria's. It is contradicted if any criterion is not met: the p-value is the smallest one against a criterion times the
+    number of criteria (Bonferroni). The two-sided p-value of a claim is twice the smaller of these two, which also gives the
+    direction. The p-values of a page go through the procedure of Benjamini and Hochberg, which is proven for independent or
+    positively dependent p-values. Claims that share a row of a table may be correlated in either direction;
+    `tests/experiments/test_statistics.py` simulates this.
     """
     weighed = [_weigh(claim, measured, printed, seeds) for claim in claims]
     family = [each.p for each in weighed if each.p is not None]
     rejected = int((stats.false_discovery_control(family) <= FALSE_DISCOVERIES).sum()) if family else 0
-    # The largest p-value that counts, and that of a page with one verdict more.
+    # The threshold of the page's p-values, and the threshold if the page had one more verdict.
     level, next_level = (
         FALSE_DISCOVERIES * n / max(len(family), 1) for n in (rejected, min(rejected + 1, len(family)))
     )
@@ -182,7 +183,7 @@ def judge(
 
 
 def _weigh(claim: Claim, measured: Measured, printed: Measured, seeds: int) -> Judgement:
-    """A claim with its verdict, or with the p-value by which the page decides."""
+    """A claim with its verdict, or with the p-value from which the page decides."""
     criteria, theirs = (
         [each for check in claim.checks for each in check.criteria(cells)] for cells in (measured, printed)
     )
@@ -199,14 +200,14 @@ def _weigh(claim: Claim, measured: Measured, printed: Measured, seeds: int) -> J
         remark = f"{condition.n} of {seeds} seeds of its condition"
         return dataclasses.replace(made, verdict=Verdict.UNMEASURED, remark=remark)
     if condition is not None and condition.p_met > FALSE_DISCOVERIES:
-        # It stays a member of the page's family, since it was left out for what was measured.
+        # It stays in the page's family of tests, because a measurement excluded it.
         remark = f"condition not met: p = {condition.p_met:.2g}"
         return dataclasses.replace(made, verdict=Verdict.UNTESTABLE, remark=remark, p=1.0)
     return dataclasses.replace(made, p=min(1.0, 2 * min(made.whole.p_met, made.whole.p_unmet)))
 
 
 def _settle(made: Judgement, scale: str, seeds: int) -> tuple[Verdict, str] | None:
-    """The verdict that needs no test, with a remark; None where seeds decide."""
+    """The verdict if it needs no test, with a remark; None if it depends on the seeds."""
     claim, criteria = made.claim, made.criteria
     if not criteria:
         return Verdict.UNCHECKED, ""
@@ -236,7 +237,7 @@ def _met(criteria: Sequence[Criterion]) -> bool | None:
 
 
 def _decide(made: Judgement, level: float, next_level: float) -> Judgement:
-    """The verdict by the largest p-value that counts on the page, and by that of a page with one verdict more."""
+    """The verdict, from the page's threshold of p-values and the threshold with one more verdict."""
     if made.p is None or made.verdict is not Verdict.INCONCLUSIVE:
         return made
     whole = made.whole

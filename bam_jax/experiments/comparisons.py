@@ -1,6 +1,6 @@
-"""The kinds of comparisons of which claims are made: each reads cells and returns its criteria.
+"""The kinds of comparisons that claims consist of: each reads cells and returns its criteria.
 
-In a file of claims, `is` names the kind. Where several columns are given, their mean is compared unless `each` is set.
+In a file of claims, `is` names the kind. If there are several columns, their mean is compared unless `each` is set.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +31,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError("it has no bound; give least or most")
 
     def criteria(self, measured: Measured) -> list[Criterion]:
-        """The criteria, measured."""
+        """The criteria with their measurements."""
         raise NotImplementedError
 
 
@@ -42,14 +42,14 @@ class InTable(Comparison, frozen=True, kw_only=True):
     columns: Labels
 
     def place(self, row: str, columns: Sequence[str] = ()) -> Place:
-        """A row of the table, in the comparison's columns unless others are given."""
+        """A row of the table, in the given columns or else those of the comparison."""
         return Place(self.table, columns or self.columns, row)
 
 
 class Bound(InTable, frozen=True, kw_only=True, tag="bound"):
     """Each row is within bounds in each column.
 
-    `tolerance` widens the bounds: no number of seeds shows that an accuracy is 1, but that it is above 0.98.
+    `tolerance` widens the bounds: no number of seeds can show that an accuracy is 1, but seeds can show that it is above 0.98.
     """
 
     least: Number | None = None
@@ -72,7 +72,7 @@ class Bound(InTable, frozen=True, kw_only=True, tag="bound"):
 
 
 class Better(InTable, frozen=True, kw_only=True, tag="better"):
-    """Each row is better than each other by more than `margin`, seed by seed; a negative margin is how much worse it may be."""
+    """Each row is better than each row of `than` by more than `margin`, seed by seed; with a negative margin it may be worse."""
 
     than: Labels
     than_table: TableName | None = None
@@ -128,9 +128,9 @@ class Ratio(InTable, frozen=True, kw_only=True, tag="ratio"):
 
 
 class Growth(Comparison, frozen=True, kw_only=True, tag="growth", rename={"start": "from", "end": "to"}):
-    """Each row's growth from one column to another, divided by that of each other row, is within bounds.
+    """Each row's growth from one column to another, divided by the growth of each row of `than`, is within bounds.
 
-    Of perplexities by position, the growth of a row that sees a window only, such as Local RoPE, is that of the text itself.
+    For perplexities by position, the growth of a row that sees only a window, such as Local RoPE, is that of the text itself.
     """
 
     table: TableName
@@ -167,9 +167,9 @@ def _growth(row: PairedRow) -> Series:
 
 
 class Gain(InTable, frozen=True, kw_only=True, tag="gain"):
-    """The first of two rows gains more over the second than the first of two others over its second.
+    """The first of two rows gains more over the second than the first row of `than` gains over its second.
 
-    A gain is the difference within a seed, or where `lower` is better the ratio without / with.
+    A gain is the difference within a seed or, with `lower`, where lower values are better, the ratio second / first.
     """
 
     rows: Pair
@@ -198,7 +198,7 @@ class AnyAbove(InTable, frozen=True, kw_only=True, tag="any"):
 
     def criteria(self, measured: Measured) -> list[Criterion]:
         several = []
-        for row in self.rows:  # each is read alone: a row that lacks a seed takes none from the others
+        for row in self.rows:  # each is read separately, so that one row's missing seeds do not affect the others
             (found,) = read(measured, self.place(row))
             several.append(criteria.bounded(str(found.place), row, found.mean(), self.above, upper=False, strict=True))
         says = f"the best mean of {', '.join(self.rows)} at {self.place('').span} > {number(self.above)}"
@@ -206,7 +206,7 @@ class AnyAbove(InTable, frozen=True, kw_only=True, tag="any"):
 
 
 class Some(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="is", tag="some"):
-    """At least so many of the criteria of several comparisons are met."""
+    """At least `least` of the criteria of several comparisons are met."""
 
     least: Annotated[int, msgspec.Meta(ge=1)]
     checks: list["Check"]
@@ -221,7 +221,7 @@ class Some(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Count(Comparison, frozen=True, kw_only=True, tag="count"):
-    """In most seeds so many of a row's cells, in all columns of several tables, have a value."""
+    """In most seeds, between `least` and `most` of a row's cells in several tables have the value `equal`."""
 
     tables: Tables
     columns: Labels
@@ -241,9 +241,9 @@ class Count(Comparison, frozen=True, kw_only=True, tag="count"):
 
 
 class Share(Comparison, frozen=True, kw_only=True, tag="share"):
-    """More than a share of all models reach a value, where each of several tables has models of its own.
+    """More than a share of all models reach a value, if each of several tables has its own models.
 
-    A model is a seed of a table. The tables' shares are taken for one: that of a model whose table is drawn as well.
+    A model is a seed of a table. The tables' models are pooled, as if each model's table were drawn at random, too.
     """
 
     tables: Tables
@@ -255,7 +255,7 @@ class Share(Comparison, frozen=True, kw_only=True, tag="share"):
         (row,) = self.rows
         places = [Place(table, self.columns, row) for table in self.tables]
         found = [read(measured, place)[0].mean().values for place in places]
-        # A table that lacks seeds would leave its part to the others.
+        # If a table lacked seeds, the others would have more weight.
         whole = min(values.size for values in found) >= statistics.SEEDS
         votes = [bool(value >= self.least) for value in np.concatenate(found)] if whole else []
         says = f"{places[0]} ≥ {number(self.least)} in more than {number(self.share)} of all models"
@@ -263,12 +263,12 @@ class Share(Comparison, frozen=True, kw_only=True, tag="share"):
 
 
 class Reach(Comparison, frozen=True, kw_only=True, tag="reach"):
-    """In most seeds a row extrapolates to more than so many times the length of each other row.
+    """In most seeds, a row extrapolates to more than `times` the length of each row of `than`.
 
-    The row's length is the last before it first falls below a bound. Another's is that from which it stays below: a RoPE whose
-    base was multiplied may miss near keys and find far ones. A row that never falls below the bound extrapolates at least to
-    the last length, and one that is below it everywhere may have fallen before the first. Such a seed supports the claim where
-    that is enough, and otherwise counts for neither side.
+    The row's own length is the last one before it first falls below a bound. Another row's length is the one from which on it
+    stays below: a RoPE whose base was multiplied may miss near keys and find far ones. A row that never falls below the bound
+    extrapolates at least to the last length, and a row that is always below it may have fallen before the first length. Such a
+    seed supports the claim if that suffices, and otherwise counts for neither side.
     """
 
     tables: Tables
@@ -295,7 +295,7 @@ class Reach(Comparison, frozen=True, kw_only=True, tag="reach"):
         return [criteria.voted(f"{row} in most seeds ≥ {number(self.least)} to more than {limit}", votes)]
 
     def _extrapolates(self, mine: np.ndarray, other: np.ndarray) -> bool | None:
-        """True where one length is more than so many times another; None where the table's ends hide it."""
+        """Whether one length is more than `times` the other; None if it lies beyond the table's lengths."""
         count, below, reached = len(self.tokens), np.flatnonzero(mine < self.least), np.flatnonzero(other >= self.least)
         first_below = int(below[0]) if below.size else count
         stays_below = int(reached[-1]) + 1 if reached.size else 0
@@ -313,7 +313,7 @@ def _values(measured: Measured, *rows: Sequence[Place]) -> list[np.ndarray]:
 
 
 class Shapes(Comparison, frozen=True, kw_only=True, tag="shapes"):
-    """In most seeds a row has learned a shape below a bound. Source: BAM, section 2.5."""
+    """In most seeds, a row has learned a shape below a bound. Source: BAM, section 2.5."""
 
     file: str
     below: Number
@@ -323,7 +323,7 @@ class Shapes(Comparison, frozen=True, kw_only=True, tag="shapes"):
 
 
 class Clusters(Comparison, frozen=True, kw_only=True, tag="clusters"):
-    """In most seeds a row's learned shapes have three classes, each with a head, and the lowest with the fewest.
+    """In most seeds, a row's learned shapes form three classes, each with at least one head, and the lowest has the fewest.
 
     Source: BAM, appendix H.8.
     """

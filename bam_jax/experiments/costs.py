@@ -1,4 +1,4 @@
-"""What runs will cost: operations, and hours on a chip."""
+"""The cost of runs: operations, and hours on a chip."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,10 +13,10 @@ from bam_jax.system.errors import UserError, nearest
 
 
 def evaluating(config: Config, evaluations: Iterable[Evaluation]) -> float:
-    """Floating-point operations of evaluations: 2 N a token, and attention's 2 layers width length under a causal mask.
+    """Floating-point operations of evaluations, per token: 2 N, plus 2 layers width length for attention with a causal mask.
 
-    An encoder's attention, over all pairs, takes twice as many. Questions are counted as long as they may be, read once for
-    each of four answers: an upper bound.
+    An encoder's attention, over all pairs, takes twice as many. For questions this is an upper bound: each is counted with its
+    largest length, read once for each of four answers.
     """
     total, each = 0.0, multiplied_parameters(config, parameters(config))
     for evaluation in evaluations:
@@ -43,7 +43,7 @@ def hours(operations: float, chip: str, utilisation: float = UTILISATION) -> flo
 def table(
     title: str, jobs: Sequence[Job], chip: str, utilisation: float = UTILISATION, *, left: Sequence[Job] | None = None
 ) -> str:
-    """The costs of experiments in columns: a line for each run, one for all, and one for `left`, those not in the records."""
+    """The costs of experiments as a table: a line for each run, one for all, and one for `left`, the runs not in the records."""
     costs: dict[str, np.ndarray] = {}
     for run in with_later(jobs):
         tokens = run.config.steps * run.config.sequences * run.config.context

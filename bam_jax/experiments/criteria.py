@@ -1,4 +1,4 @@
-"""Criteria: one quantity against one bound, with the p-values that it is met and that it is not."""
+"""Criteria: one quantity against one bound, with the p-values for and against it."""
 
 import dataclasses
 import math
@@ -15,25 +15,25 @@ NOTHING = Interval(math.nan, math.nan, math.nan)
 
 @dataclasses.dataclass(frozen=True)
 class Criterion:
-    """A criterion as it was measured."""
+    """A measured criterion."""
 
     says: str  # the quantity and its bound, such as "BAM at 32K ≥ 0.8"
     shown: Interval = NOTHING  # the quantity
-    n: int = 0  # seeds that all its cells have
-    met: bool | None = None  # whether the estimate meets it; None: there is none
+    n: int = 0  # number of seeds that all its cells have
+    met: bool | None = None  # whether the estimate meets it; None: there is no estimate
     agree: int = 0  # the number of seeds that meet it individually
     has_seeds: bool = True
     device: str = ""  # on which a speed was measured
-    several: Sequence["Criterion"] = ()  # those that it is made of
+    several: Sequence["Criterion"] = ()  # the criteria that it combines
     p_met: float = 1.0  # the p-value for it (null hypothesis: it is not met)
     p_unmet: float = 1.0  # the p-value against it (null hypothesis: it is met)
     seeds_needed: Callable[[float, bool], float] = lambda alpha, met: math.inf
-    """The number of seeds for a verdict at a level of the one-sided test, for it or against it."""
-    unmet: str = ""  # which row does better or worse than the criterion asks, where it is not met
+    """The number of seeds needed for a verdict for or against it, at a level of the one-sided test."""
+    unmet: str = ""  # if it is not met: which row does better or worse than the criterion requires
 
 
 def _certain(criterion: Criterion) -> Criterion:
-    """A criterion of a single number, such as a configuration's or a paper's: it is met or not, without a test."""
+    """A criterion about a single number, such as a configuration's or a paper's, which is met or not without a test."""
     p_met, p_unmet = (0.0, 1.0) if criterion.met else (1.0, 0.0)
     needed = lambda alpha, met: 0.0 if met is criterion.met else math.inf
     return dataclasses.replace(criterion, p_met=p_met, p_unmet=p_unmet, seeds_needed=needed)
@@ -42,7 +42,7 @@ def _certain(criterion: Criterion) -> Criterion:
 def _mean_above_zero(
     says: str, shown: Interval, margins: np.ndarray, like: Series, *, strict: bool, unmet: str, floor: float = 0.0
 ) -> Criterion:
-    """The criterion that the mean of some margins, one for each seed, is above 0, or at it unless the bound is strict."""
+    """The criterion that the mean of margins, one for each seed, is above 0 or, unless the bound is strict, at 0."""
     has_seeds = like.kind.has_seeds
     if not margins.size:
         return Criterion(says, has_seeds=has_seeds)
@@ -58,12 +58,12 @@ def _mean_above_zero(
 
 def _direction(row: str, kind: Kind, *, upper: bool) -> str:
     if not kind.has_seeds:
-        return ""  # more tokens a second are better, more milliseconds are not
+        return ""  # more tokens per second are better, more milliseconds are worse
     return f"{row} {'better' if upper == kind.more_is_better else 'worse'}"
 
 
 def bounded(name: str, row: str, series: Series, bound: float, *, upper: bool, strict: bool = False) -> Criterion:
-    """The criterion that a mean over seeds is at a bound or beyond it; of perplexities that of their logarithms."""
+    """The criterion that a mean over seeds is at a bound or beyond it; for perplexities, the mean of their logarithms."""
     sign = -1 if upper else 1
     says = f"{name} {SIGNS[upper, strict]} {number(bound)}"
     unmet = _direction(row, series.kind, upper=upper)
@@ -75,9 +75,9 @@ def bounded(name: str, row: str, series: Series, bound: float, *, upper: bool, s
 
 
 def ahead(name: str, mine: Series, theirs: Series, margin: float, *, lower: bool, unmet: str) -> Criterion:
-    """The criterion that one mean is better than another by more than a margin, over differences seed by seed.
+    """The criterion that one mean is better than another by more than a margin, from the differences of each seed.
 
-    Perplexities are compared by their ratio, that is by the difference of logarithms, unless there is a margin.
+    Perplexities are compared by their ratio, that is, by the difference of logarithms, unless there is a margin.
     """
     sign = -1 if lower else 1
     if mine.kind is Kind.PERPLEXITY and not margin:
@@ -102,8 +102,8 @@ def compared(
 ) -> Criterion:
     """The criterion that a mean divided by another is at a bound or beyond it.
 
-    Perplexities by the difference of their logarithms; accuracies, which may be 0, by the dividend less the bound times the
-    divisor, as Fieller has it; others by their quotient.
+    For perplexities, the test uses the difference of logarithms. For other values, it uses the dividend minus the bound times
+    the divisor (Fieller), because accuracies may be 0.
     """
     sign = -1 if upper else 1
     says = f"{name} {SIGNS[upper, strict]} {number(bound)}"
@@ -114,13 +114,13 @@ def compared(
         return _mean_above_zero(says, shown, margins, over, strict=strict, unmet=unmet)
     margins = sign * (over.values - bound * under.values)
     floor = math.hypot(over.floor, bound * under.floor)
-    strict = strict or not under.values.any()  # a quotient of nothing and nothing is at no bound
+    strict = strict or not under.values.any()  # 0 / 0 meets no bound
     shown = statistics.ratio_interval(over.values, under.values, (over.floor, under.floor))
     return _mean_above_zero(says, shown, margins, over, strict=strict, unmet=unmet, floor=floor)
 
 
 def voted(says: str, votes: Sequence[bool | None], share: float = 0.5) -> Criterion:
-    """The criterion that more than a share of all seeds do something."""
+    """The criterion that more than a share of all seeds vote for it."""
     n, agree, against = len(votes), sum(vote is True for vote in votes), sum(vote is False for vote in votes)
     if not votes:
         return Criterion(says)
@@ -138,11 +138,11 @@ def voted(says: str, votes: Sequence[bool | None], share: float = 0.5) -> Criter
 
 
 def quorum(says: str, several: Sequence[Criterion], least: int) -> Criterion:
-    """The criterion that at least so many of m criteria are met; what is shown is how many are.
+    """The criterion that at least `least` of m criteria are met; the quantity shown is how many are.
 
-    With all of m it is an intersection-union test, whose p-value is the largest; with one of m it is Bonferroni's, the smallest
-    times m. Between them is the partial conjunction: (m - least + 1) times the least-th smallest. That it is not met is that
-    m - least + 1 of them are not.
+    For all m it is an intersection-union test, whose p-value is the largest; for one of m it is Bonferroni's, the smallest times
+    m. Between them is the partial conjunction: (m - least + 1) times the least-th smallest. The criterion is not met if
+    m - least + 1 of the m are not met.
 
     Source: Benjamini and Heller 2008.
     """
@@ -174,11 +174,11 @@ def quorum(says: str, several: Sequence[Criterion], least: int) -> Criterion:
 
 
 SIGNS = {(False, False): "≥", (False, True): ">", (True, False): "≤", (True, True): "<"}
-"""The sign of a bound, by whether it is an upper one and whether it is strict."""
+"""The sign of a bound, by (whether it is an upper bound, whether it is strict)."""
 
 
 def number(value: float) -> str:
-    """A number in three digits, or in all those before the point; in five from 1 to 10, where ratios have close bounds.
+    """A number in three digits, or in all digits before the point; in five digits from 1 to 10, where bounds of ratios are close.
 
     >>> number(0.98765), number(1.0045), number(12345.6)
     ('0.988', '1.0045', '12,346')

@@ -1,4 +1,4 @@
-"""An experiment: rows to train, their evaluations, the results that are expected, and the values that a paper printed."""
+"""An experiment: rows to train, their evaluations, the expected results, and the values that a paper printed."""
 
 import dataclasses
 import inspect
@@ -13,7 +13,7 @@ from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.plugins import run_file
 
 SCALES = ("toy", "small", "paper")  # the first is the default; verdicts come from the others
-UNPRINTED = SCALES[:2]  # the scales of an experiment that is no paper's
+UNPRINTED = SCALES[:2]  # the scales of an experiment that is not from a paper
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,12 +26,12 @@ class Row:
     seeds: tuple[int, ...] = (0,)  # of training
     evaluations: tuple[Evaluation, ...] = ()  # done after training, in this order
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)  # overrides at evaluation only
-    start: str = ""  # label of the row whose trained parameters initialise this one; "": the seed does
-    train: bool = True  # False: only its configuration is read
+    start: str = ""  # label of the row whose trained parameters initialise this one; "": initialised from the seed
+    train: bool = True  # False: only its configuration is used
 
 
 class Speed(NamedTuple):
-    """The speed or memory of an untrained model, measured by a `Benchmark`: a measure's name, and tokens."""
+    """The speed or memory of an untrained model, measured by a `Benchmark`: the measure's name, and the length in tokens."""
 
     measure: str
     length: int
@@ -41,32 +41,32 @@ class Speed(NamedTuple):
 class Column:
     """A column of a paper's table: what is measured of every row."""
 
-    label: str  # its head in the paper, such as "12K"
+    label: str  # its heading in the paper, such as "12K"
     evaluation: Evaluation | None = None  # of a single length
     depth: float | None = None  # of a passkey; None: the mean of all depths
     position: int = 0  # the window of positions that ends there, in tokens; 0: all positions of a sequence
     quantity: str = ""  # instead of an evaluation, a name in `bam_jax.experiments.tables.QUANTITIES`
     speed: Speed | None = None  # instead of an evaluation, a result of one of the experiment's benchmarks
     unit: float = 1.0  # the paper's unit in ours: 1e-3 for ms where we have seconds, 0.01 for percent
-    missing: str = ""  # instead of all of them, why it cannot be measured
+    missing: str = ""  # instead of all of these, the reason why it cannot be measured
 
 
-DASH = "—"  # what a table prints where a model cannot be measured
+DASH = "—"  # printed by a table where a model cannot be measured
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table of a paper, a part of one, or the numbers that the text states of a figure."""
+    """A table of a paper, a part of one, or the numbers that the text states about a figure."""
 
     title: str  # such as "Table 4, Single 1: accuracy"
     columns: tuple[Column, ...]
-    # By label of a row in the paper a value for every column: as printed, `DASH` where there is a dash, "" where there is
-    # none; () where a figure's row has no numbers at all.
+    # By the label of a row in the paper, a value for every column: as printed, `DASH` for a dash, "" for none; () if a figure's
+    # row has no numbers at all.
     values: Mapping[str, tuple[str, ...]]
-    group: str = ""  # the rows of the experiment are named "LABEL, GROUP"; "": as in the paper
+    group: str = ""  # the experiment's rows are named "LABEL, GROUP"; "": as in the paper
 
     def row(self, label: str) -> str:
-        """The experiment's label of a row of the paper."""
+        """The experiment's label for a row of the paper."""
         return f"{label}, {self.group}" if self.group else label
 
     def cells(self, label: str) -> list[tuple[Column, str]]:
@@ -89,11 +89,11 @@ class Expected:
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
-    """A command before the rows, such as one that prepares their data."""
+    """A command to run before the rows, such as one that prepares their data."""
 
     module: str  # run as `python -m MODULE`
     arguments: tuple[str, ...]
-    makes: str = ""  # a file; once it exists the command is skipped. "": the command itself does only what is missing
+    makes: str = ""  # a file; if it exists, the command is skipped. "": the command itself does only what is missing
 
     def command(self) -> str:
         return shlex.join(["python", "-m", self.module, *self.arguments])
@@ -101,10 +101,10 @@ class Preparation:
 
 @dataclasses.dataclass(frozen=True)
 class Fetch:
-    """Files that only the user can provide, such as a benchmark: nothing here is downloaded."""
+    """Files that only the user can provide, such as a benchmark: this package does not download them."""
 
     makes: str  # the file or folder that exists once they are fetched
-    how: str  # the command that fetches them, or what to put there
+    how: str  # the command that fetches them, or a description of what to put there
 
     def command(self) -> str:
         return self.how
@@ -117,18 +117,18 @@ class Experiment:
     title: str
     rows: tuple[Row, ...]  # the first is the main one: its heat map and its priors are drawn
     expected: tuple[Expected, ...] = ()  # reported beside the measurements
-    notes: tuple[str, ...] = ()  # paragraphs about what the numbers do and do not say; `load` joins their lines
+    notes: tuple[str, ...] = ()  # paragraphs about what the numbers do and do not show; `load` joins their lines
     platform: str = "cpu"  # JAX_PLATFORMS of the rows, unless the environment sets it; "": JAX's own choice
     preparations: tuple[Preparation | Fetch, ...] = ()  # before the rows; files that the user fetches are checked first
     tables: tuple[Table, ...] = ()  # of the paper
     shared: bool = (
-        False  # runs are named by their configurations, so that experiments with one folder of runs share them
+        False  # whether runs are named by their configurations, so that experiments with one folder of runs share them
     )
-    comparable: bool = True  # the rows are trained as the paper's were: a difference from its values means something
+    comparable: bool = True  # whether the rows are trained like the paper's, so that differences are meaningful
     records: Path | None = None  # a folder of records, which count as measured without the runs' folders
-    scale: str = ""  # one of `SCALES` where the rows are smaller than the paper's; "": they are as the title says
-    scales: tuple[str, ...] = SCALES  # those that it has
-    benchmarks: tuple[Benchmark, ...] = ()  # measure the tables' columns of speed
+    scale: str = ""  # one of `SCALES` if the rows are smaller than the paper's; "": they are as the title says
+    scales: tuple[str, ...] = SCALES  # the supported scales
+    benchmarks: tuple[Benchmark, ...] = ()  # for the speed columns of the tables
 
     @property
     def heading(self) -> str:
@@ -139,9 +139,10 @@ class Experiment:
 def tabled(
     title: str, rows: Sequence[Row], tables: Sequence[Table], *, shared: bool = True, **others: Any
 ) -> Experiment:
-    """The experiment of a paper's tables: each row is evaluated as its columns say, and trained if one of them needs it.
+    """The experiment of a paper's tables: each row is evaluated for its columns, and trained if one of them needs it.
 
-    Rows may be there that no table names, from which others start. `others` are further fields of the experiment.
+    There may be additional rows, which no table names, as starting points of others. `others` are further fields of the
+    experiment.
     """
     labels = [row.label for row in rows]
     evaluations: dict[str, list[Evaluation]] = {label: [] for label in labels}
@@ -166,7 +167,7 @@ def tabled(
 
 
 def join_evaluations(asked: Iterable[Evaluation]) -> tuple[Evaluation, ...]:
-    """As few evaluations of one run as do the same: join those that differ in their lengths, then in their tasks."""
+    """The fewest equivalent evaluations of one run: join those that differ only in lengths, then those in tasks."""
     lengths: dict[Evaluation, set[int]] = {}
     for evaluation in asked:
         lengths.setdefault(dataclasses.replace(evaluation, lengths=()), set()).update(evaluation.lengths)
@@ -185,10 +186,10 @@ def load(
     scale: str | None = None,
     records: str | None = None,
 ) -> Experiment:
-    """The experiment of a Python file, whose `get_experiment()` is given what its arguments name.
+    """The experiment of a Python file, from its function `get_experiment()`, which receives the arguments that it names.
 
-    `get_experiment(source, runs)` is about a corpus, `get_experiment(scale)` has several scales. The file can import
-    modules of its folder. `records` is the folder of records; "": none; None: the experiment's own, see `find_records`.
+    `get_experiment(source, runs)` uses a corpus; `get_experiment(scale)` has several scales. The file can import modules from
+    its folder. `records` is the folder of records; "": none; None: the experiment's own, see `find_records`.
     """
     if not Path(path).is_file():
         raise UserError(f"no experiment file {path}; give the path of one (the repository has some in experiments)")
@@ -218,7 +219,7 @@ def load(
 
 
 def find_records(path: Path, scale: str | None, *, shared: bool) -> Path | None:
-    """The folder of records of an experiment's file, beside it: records/SCALE/NAME, or records/SCALE/shared of shared runs."""
-    if scale is None or scale == SCALES[0]:  # the toy scale takes minutes and keeps none
+    """The folder of records, next to the experiment's file: records/SCALE/NAME, or records/SCALE/shared for shared runs."""
+    if scale is None or scale == SCALES[0]:  # the toy scale takes minutes and keeps no records
         return None
     return path.parent / "records" / scale / ("shared" if shared else path.stem)

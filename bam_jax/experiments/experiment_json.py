@@ -1,4 +1,4 @@
-"""`experiment.json`: the description that a sweep leaves in a folder of runs."""
+"""`experiment.json`: the description that a sweep writes into a folder of runs."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ DESCRIPTION = "experiment.json"
 
 
 class DescribedEvaluation(TypedDict):
-    """An evaluation of a run: its name, what all have, and its own options, which the evaluation checks."""
+    """An evaluation of a run: its name, the common options, and its own options, which the evaluation checks."""
 
     name: Line
     lengths: list[Count]
@@ -28,7 +28,7 @@ class DescribedEvaluation(TypedDict):
 
 
 class DescribedRun(TypedDict):
-    """A run of an experiment, as a description has it."""
+    """A run of an experiment in a description."""
 
     name: Name
     config: NotRequired[Line]
@@ -49,7 +49,7 @@ class DescribedBound(TypedDict):
 
 
 class Description(TypedDict):
-    """The description that a sweep leaves of an experiment with a folder of its own."""
+    """The description that a sweep writes for an experiment with its own folder."""
 
     title: Line
     command: str
@@ -64,7 +64,7 @@ REMEDY = "run the sweep again"
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """The `experiment.json` that `bam_jax.sweep` left in a folder, with its evaluations as objects."""
+    """The `experiment.json` that `bam_jax.sweep` wrote into a folder, with its evaluations as objects."""
     path = folder / DESCRIPTION
     try:
         text = regular.read(path)
@@ -76,7 +76,7 @@ def read_description(folder: Path) -> dict[str, Any]:
     for entry in description["runs"]:
         try:
             entry["labels"] = [(config.typed(overrides), label) for overrides, label in entry["labels"]]
-            if "evaluations" in entry:  # the oldest have none
+            if "evaluations" in entry:  # the oldest descriptions have none
                 entry["evaluations"] = [_read_evaluation(each) for each in entry["evaluations"]]
         except UserError as error:
             raise UserError(f"{path} has an evaluation that cannot be read ({error}); {REMEDY}") from error

@@ -24,13 +24,13 @@ _CELL = ("eval", "length", "depth", "task", "value", "n", "unit", "step")
 
 
 def results(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> "pandas.DataFrame":
-    """Reads what runs measured as one long table, a row per measured cell.
+    """Reads the measurements of runs as one long table, with a row per measured cell.
 
     >>> found = bam_jax.results(["runs", "experiments/records/small/shared"])  # doctest: +SKIP
     >>> passkeys = found[found["eval"] == "passkey"]  # doctest: +SKIP
     >>> passkeys.groupby(["encoding", "length"])["value"].mean().unstack()  # doctest: +SKIP
 
-    Columns, which are missing values where a cell has none:
+    The columns, with missing values if a cell lacks a field:
 
     - `path`: where the row was read; `run`: the digest of the run's configuration; `name`: the run's folder.
     - `encoding` and `seed` of the run.
@@ -39,16 +39,16 @@ def results(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> "pandas.D
     - `cell.NAME`: the evaluation's other fields, such as `cell.seed` of its prompts.
     - `config.NAME`: every field of the configuration by its dotted name; lists and options are JSON.
 
-    A cell that was measured in several parts has several rows: weight `value` by `n`. Perplexities are averaged as
-    `exp(mean(log(value)))`. A run that several paths lead to has its rows once.
+    A cell that was measured in several parts has several rows: weight `value` by `n`. Average perplexities as
+    `exp(mean(log(value)))`. A run that is found through several paths appears once.
 
     Args:
         paths: folders, searched at any depth for runs and for records, or single Parquet files of records; each may be a
             pattern such as `runs/bam-*`. At addresses (gs://..., s3://...) only runs are read.
 
     Raises:
-        UserError: no path is given, a path has no results, or a file is damaged. pandas and pyarrow are not installed: `pip
-            install 'bam_jax[results]'`.
+        UserError: no path is given, a path has no results, or a file is damaged; or pandas and pyarrow are not installed (`pip
+            install 'bam_jax[results]'`).
     """
     library = import_extra("pandas", "bam_jax.results", "results")
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
@@ -67,7 +67,7 @@ def results(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> "pandas.D
 
 
 def matches(pattern: str) -> list[Path]:
-    """The path of that name, else all that match it as a pattern; `UserError` where there is none."""
+    """The path of that name, otherwise all paths that match it as a pattern; `UserError` if there are none."""
     if files.is_remote(pattern):
         found = remote.fetch_records(pattern)
     else:
@@ -78,7 +78,7 @@ def matches(pattern: str) -> list[Path]:
 
 
 def has_results(path: Path) -> bool:
-    """True for a file, and for a folder in which `results` looks for measurements."""
+    """True for a file, and for a folder that contains files of measurements."""
     return path.is_file() or any(_parents(path, pattern) for pattern in (recorded_runs.PARTS, records.RESULTS))
 
 
@@ -97,14 +97,14 @@ def _read(path: Path) -> Iterator[tuple[Path, str, Config, Sequence[Mapping[str,
 
 
 def _parents(path: Path, pattern: str) -> list[Path]:
-    """The folders at or below a path with files of a pattern; a folder that is a link is searched, but not below it."""
+    """The folders at or below a path with files of a pattern; linked folders are searched, but not their subfolders."""
     return sorted({found.parent for each in (pattern, f"**/*/{pattern}") for found in path.glob(each)})
 
 
 def _run_columns(path: Path, name: str, config: Config) -> dict[str, Any]:
     columns: dict[str, Any] = {"path": aliased(str(path)), "run": configs.digest(config), "name": name}
     columns |= {"encoding": config.encoding, "seed": config.seed}
-    columns |= dict.fromkeys((*_CELL, "overrides"))  # their place is before the configuration
+    columns |= dict.fromkeys((*_CELL, "overrides"))  # these columns come before the configuration
     for field, value in configs.to_fields(config).items():
         columns[f"config.{field}"] = json.dumps(value) if isinstance(value, list | tuple | dict) else value
     return columns

@@ -1,4 +1,4 @@
-"""The jobs of an experiment: what one process trains and evaluates, and its progress."""
+"""The jobs of an experiment: the work of one process, training and evaluation, and its progress."""
 
 import dataclasses
 import re
@@ -25,7 +25,7 @@ class Job:
     seed: int
     config: Config  # its `start` is the name of another job
     name: str  # of its folder
-    then: tuple["Job", ...] = ()  # jobs that start from this one's parameters; done after it, in the same process
+    then: tuple["Job", ...] = ()  # jobs that start from this one's parameters, run after it in the same process
 
     @property
     def digest(self) -> str:
@@ -42,7 +42,7 @@ class Job:
             print(line)
 
     def commands(self, folder: Path) -> list[list[str]]:
-        """The commands that a person would type instead, each a module and its arguments."""
+        """The equivalent commands for a user, each a module and its arguments."""
         run = str(folder / self.name)
         start = {"start": str(folder / self.config.start)} if self.row.start else {}
         changes = {**self.row.overrides, **start, "seed": self.seed}
@@ -53,13 +53,13 @@ class Job:
         return [["bam_jax.train", *train], *evaluations, *after]
 
     def cost(self) -> float:
-        """About how many seconds it takes on one core."""
+        """The estimated time on one core, in seconds."""
         asked = [(each, length) for each in self.row.evaluations for length in each.lengths]
         samples = sum(each.texts(length) * each.seconds(length) for each, length in asked)
         return self._training(self.config.steps) + samples + sum(job.cost() for job in self.then)
 
     def spent(self, folder: Path) -> float:
-        """The part of `cost` that is done, by its files."""
+        """The part of `cost` that is done, according to its files."""
         steps = [record["step"] for record in read_metrics(folder / self.name)]
         cells = records.without_repeats(records.read_results(folder / self.name)[0])
         samples = sum(cell["n"] * kind_of(cell["eval"]).seconds(cell["length"]) for cell in cells)
@@ -80,16 +80,16 @@ class Job:
 
 
 def _addresses(config: Config) -> list[str]:
-    """Addresses of text that an evaluation may fetch, because the experiment's file names them."""
+    """Addresses of text that an evaluation may fetch: those that the experiment's file names."""
     texts = [part.held_out_source or part.source for _, part in config.data.parts().values()]
     return list(dict.fromkeys(filter(is_fetched, texts)))
 
 
 def row_jobs(experiment: Experiment) -> list[Job]:
-    """A job for every row and seed, in the order of the rows; jobs of equal names are the same run.
+    """A job for every row and seed, in the order of the rows; jobs with equal names are the same run.
 
-    In a `shared` experiment a run is named by its method, layers x width, context, seed and configuration, for example
-    bam-ssmax-12x768-512-seed0-0123456789ab. In others it is named by the row's label and the seed.
+    In a `shared` experiment, a run is named by its method, layers x width, context, seed and configuration, for example
+    bam-ssmax-12x768-512-seed0-0123456789ab. Otherwise it is named by the row's label and the seed.
     """
     rows = {row.label: row for row in experiment.rows}
 
@@ -106,7 +106,7 @@ def row_jobs(experiment: Experiment) -> list[Job]:
 
 
 def jobs(*experiments: Experiment) -> list[Job]:
-    """The jobs that train, each run once, with all evaluations that the experiments ask of it."""
+    """The jobs that train, each run once, with all evaluations that the experiments request."""
     made: dict[str, Job] = {}
     for shared, job in ((one.shared, job) for one in experiments for job in row_jobs(one)):
         if not job.row.train:
@@ -125,8 +125,8 @@ def jobs(*experiments: Experiment) -> list[Job]:
             if base not in roots:
                 raise UserError(f"{job.row.label!r} starts from {job.row.start!r}, which is not trained")
             roots[base] = dataclasses.replace(roots[base], then=(*roots[base].then, job))
-    # The first seed of each row, then the second, and so on, so that later seeds find its programs compiled. The longest come
-    # first, so that no core waits long for another at the end.
+    # The first seed of each row, then the second, and so on, so that later seeds reuse its compiled programs. The longest jobs
+    # come first, so that no core waits long for another at the end.
     return sorted(roots.values(), key=lambda job: (job.row.seeds.index(job.seed), -job.cost()))
 
 
@@ -139,7 +139,7 @@ def _shared_name(made: Config) -> str:
     sharpened = {"off": "", "entmax": "-entmax", "asentmax": "-asentmax", "adaptive": "-adaptive"}
     method = f"{made.encoding}{sharpened.get(made.ssmax, '-ssmax')}"
     sizes = f"{made.model.layers}x{made.model.width}-{made.context}"
-    if "/" in method:  # a pattern may be longer than a name of a folder
+    if "/" in method:  # a pattern may be too long for a folder name
         method = f"pattern-{method[:60]}"
     return f"{_plain(method)}-{sizes}-seed{made.seed}-{config.digest(made)}"
 

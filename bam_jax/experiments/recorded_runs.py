@@ -1,8 +1,8 @@
-"""Records: what trained runs measured, without their folders and weights, small enough for a repository.
+"""Records: the measurements of trained runs, without their folders and weights, small enough for a repository.
 
 Records are a folder of Parquet files ("parts"), one for each batch of runs as it finishes. Parts are only ever added, so two
-machines' records are joined by copying their parts into one folder. A part has one row per cell, beside columns of its run. Its
-metadata holds the numbers of runs, cells and seeds and a SHA-256 of all values, which every reader checks.
+machines' records are merged by copying their parts into one folder. A part has one row per cell, which includes columns of its
+run. Its metadata contains the numbers of runs, cells and seeds and a SHA-256 of all values, which every reader checks.
 """
 
 import dataclasses
@@ -32,11 +32,11 @@ from bam_jax.training.metrics import read_metrics
 
 SOURCE = "trained.json"  # the file in a run's folder that names the command, code and machine that trained it
 PARTS = "part-*.parquet"
-POINTS = 12  # steps of a training whose losses are kept, at most
-ROWS = 5_000_000  # rows of a part, at most: a small file can claim more than memory holds
+POINTS = 12  # largest number of training steps whose losses are kept
+ROWS = 5_000_000  # largest number of rows of a part, because a small file can claim more than memory holds
 METADATA = b"bam_jax"  # the key of the counts and the digest in a part's metadata
 DROPPED = ("config", "digits", "example", "peak_bytes", "tokens")
-"""Fields of cells that are not kept: the run's columns have its configuration, and no table reads the others."""
+"""Fields of cells that are not kept: the run's columns contain its configuration, and no table reads the others."""
 REMEDY = "put it back from the repository or a copy"
 
 RUN = ("run", "name", "config", "source", "losses", "heads")
@@ -58,7 +58,7 @@ CELL: dict[str, type] = {
     "tokenizer": str,
     "commit": str,
 }
-"""Columns of a cell. Two more are JSON: `overrides`, and `details` with all other fields, such as those that are null."""
+"""Columns of a cell. Two more are JSON: `overrides`, and `details` with all other fields, including null ones."""
 
 
 class Source(TypedDict):
@@ -70,7 +70,7 @@ class Source(TypedDict):
 
 
 class Losses(TypedDict):
-    """Some steps of a training, the last among them."""
+    """Some training steps, including the last."""
 
     step: list[Natural]
     loss: list[Finite]
@@ -78,7 +78,7 @@ class Losses(TypedDict):
 
 
 class RunColumns(TypedDict):
-    """The columns of a run but its digest, read from JSON."""
+    """The columns of a run except its digest, read from JSON."""
 
     name: Name
     config: dict[str, Setting]
@@ -89,12 +89,12 @@ class RunColumns(TypedDict):
 
 @dataclasses.dataclass(frozen=True)
 class RecordedRun:
-    """A run as records have it."""
+    """A run in records."""
 
     name: str
     config: Config  # its `start` is the name of a run
     source: Mapping[str, Any] | None  # a `Source`
-    history: Sequence[Mapping[str, Any]]  # some lines of its metrics.jsonl, the last among them
+    history: Sequence[Mapping[str, Any]]  # some lines of its metrics.jsonl, including the last
     heads: Mapping[str, np.ndarray]  # `head_parameters`, to four decimals
     cells: Sequence[Cell]  # of its last step
     stops: Sequence[dict[str, Any]]  # see `records.divide`
@@ -103,7 +103,7 @@ class RecordedRun:
 def read(path: Path) -> Mapping[str, RecordedRun]:
     """The runs in a folder of records, or in one part, by the digest of their configuration.
 
-    A run that was trained twice is there once, with all cells; of two cells about the same samples it has the newer one.
+    A run that was trained twice appears once, with all cells; of two cells about the same samples, the newer one is used.
     """
     if not path.exists():
         return {}
@@ -112,7 +112,7 @@ def read(path: Path) -> Mapping[str, RecordedRun]:
 
 
 def find(path: Path | None, digest: str) -> RecordedRun | None:
-    """The run of a configuration in records, None where there is none or where no records are kept (no path)."""
+    """The run of a configuration in records; None if there is none, or if no records are kept (no path)."""
     return read(path).get(digest) if path else None
 
 
@@ -129,7 +129,7 @@ def _merge(path: Path, parts: tuple[tuple[Path, int, int], ...]) -> Mapping[str,
     return found
 
 
-@functools.cache  # a sweep adds parts one by one, and reads all of them after each
+@functools.cache  # a sweep adds parts one by one, and reads all parts after each
 def _read_part(path: Path, size: int, changed: int) -> Mapping[str, RecordedRun]:
     arrow, parquet = require_arrow(path)
     data = arrow.BufferReader(regular.read(path, regular.RECORDS))
@@ -139,7 +139,7 @@ def _read_part(path: Path, size: int, changed: int) -> Mapping[str, RecordedRun]
             raise UserError(f"{path} is not a part of records; take it away, or {REMEDY}")
         if head.num_rows > ROWS:
             raise UserError(f"{path} has more than {ROWS:,} rows; {REMEDY}")
-        # Texts that repeat in every row of a run are not repeated in memory.
+        # Strings that repeat in every row of a run are stored once in memory.
         file = parquet.ParquetFile(data, page_checksum_verification=True, read_dictionary=RUN)
         if not file.schema_arrow.equals(_schema(arrow)):
             raise UserError(f"{path} has columns of other types; {REMEDY}")
@@ -155,7 +155,7 @@ def _read_part(path: Path, size: int, changed: int) -> Mapping[str, RecordedRun]
         raise UserError(f"{path} has {_counts(found)}, other than it was written with, {_counts(written)}; {REMEDY}")
     lines: dict[str, list[dict[str, Any]]] = {digest: [] for digest in made}
     for number, row in enumerate(cells):
-        if row["details"] is not None:  # a run without cells has one row
+        if row["details"] is not None:  # a run without cells has one row, without details
             lines[row["run"]].append(_parse_cell(row, f"{path}, row {number}"))
     for digest, run in made.items():
         cells, stops = records.divide(lines[digest])
@@ -191,9 +191,9 @@ def _parse_cell(row: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def append(path: Path, run: Path, name: str, config: Config) -> None:
-    """Add a part with what a trained run has measured, as far as it is not recorded yet.
+    """Add a part with those measurements of a trained run that are not recorded yet.
 
-    Killed at any moment, it leaves no part or a whole one. Several processes may add to one folder.
+    If the process is killed, it leaves either no part or a complete one. Several processes may add to one folder.
     """
     heads = head_parameters(checkpoint.restore_model(run, step=config.steps)[2])
     measured = [cell for lines in records.read_results(run) for cell in lines if cell["step"] == config.steps]
@@ -217,7 +217,7 @@ def append(path: Path, run: Path, name: str, config: Config) -> None:
 
 
 def write_part(path: Path, runs: Iterable[tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]) -> None:
-    """Add a part to a folder of records: runs by their columns, each with its lines of results.jsonl."""
+    """Add a part to a folder of records: runs as columns, each with its lines of results.jsonl."""
     arrow, parquet = require_arrow(path)
     rows = []
     for run, cells in runs:
@@ -231,12 +231,12 @@ def write_part(path: Path, runs: Iterable[tuple[Mapping[str, Any], Sequence[Mapp
     with parquet.ParquetWriter(stream, table.schema, **kept) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata({METADATA: json.dumps(summary)})
-    now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S%f")  # the newest is the last by name
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S%f")  # sorted by name, the newest part is last
     files.write_atomically(path / f"part-{now}-{summary['digest'][:12]}.parquet", stream.getvalue().to_pybytes())
 
 
 def _cell_columns(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of a line of results.jsonl; what has none, or another type, is in `details`."""
+    """The columns of a line of results.jsonl; fields without a column, or of another type, are in `details`."""
     columns = {name: cell[name] for name, kind in CELL.items() if name in cell and type(cell[name]) is kind}
     details = {name: cell[name] for name in cell if name not in (*columns, *DROPPED, "overrides")}
     if "overrides" in cell:
@@ -245,7 +245,7 @@ def _cell_columns(cell: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_arrow(path: Path) -> tuple[Any, Any]:
-    """The modules that read and write records; an error of one line where they are not installed."""
+    """The modules that read and write records; a one-line error if they are not installed."""
     return import_extra("pyarrow", str(path), "results"), import_extra("pyarrow.parquet", str(path), "results")
 
 
@@ -257,7 +257,7 @@ def _schema(arrow: Any) -> Any:
 
 
 def _rows(table: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The runs of an Arrow table in their order, and its rows with the digests of their runs."""
+    """The runs of an Arrow table, in order, and its rows with the digests of their runs."""
     rows = table.drop_columns([*RUN[1:]]).to_pylist()
     firsts = {row["run"]: number for number, row in reversed([*enumerate(rows)])}
     if table.group_by(RUN).aggregate([]).num_rows != len(firsts):
@@ -280,12 +280,12 @@ def _counts(summary: Any) -> str:
 
 
 def _text(cell: Mapping[str, Any]) -> str:
-    """All of a cell that is kept, but for the time, as a text by which it is found again."""
+    """A text that identifies a cell: all fields that are kept, except the time."""
     return json.dumps({name: cell[name] for name in cell if name not in ("seconds", *DROPPED)}, sort_keys=True)
 
 
 def read_source(run: Path) -> dict[str, Any] | None:
-    """The `Source` of a run; None of one that no sweep trained, or that is not there."""
+    """The `Source` of a run; None if no sweep trained it, or if it does not exist."""
     path = run / SOURCE
     if not path.exists():
         return None
@@ -294,7 +294,7 @@ def read_source(run: Path) -> dict[str, Any] | None:
 
 
 def _losses(run: Path, steps: int) -> dict[str, list[Any]]:
-    """The losses of some steps, evenly over the training, the last among them."""
+    """The losses of some steps, evenly spaced over the training and including the last."""
     history = [line for line in read_metrics(run) if line["step"] <= steps]
     places = np.unique(np.linspace(0, len(history) - 1, POINTS).round().astype(int))
     shown = [history[place] for place in places if history]

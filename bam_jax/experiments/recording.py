@@ -1,4 +1,4 @@
-"""The work of a sweep's jobs beside a folder of records: what the file holds is not done again, what is done is added to it."""
+"""The work of a sweep's jobs with a folder of records: recorded work is skipped, and new work is added to the records."""
 
 import dataclasses
 import sys
@@ -15,19 +15,19 @@ from bam_jax.training import run_folder
 
 @dataclasses.dataclass(frozen=True)
 class Recorder:
-    """Does jobs, and keeps their records."""
+    """Runs jobs, and keeps their records."""
 
     file: Path | None  # of records
-    command: str  # of the sweep, without the folder of the runs
+    command: str  # of the sweep, without the folder of runs
 
     def is_done(self, job: Job) -> bool:
-        """True where the file has a job's run with all that is asked of it, and those of the jobs that start from it."""
+        """Whether the records have a job's run with everything requested of it, and the same for jobs that start from it."""
         return self._is_recorded(job) and all(map(self.is_done, job.then))
 
     def work(self, job: Job, folder: Path) -> None:
-        """Trains and evaluates a run, then those that start from it, as far as they are not done or recorded."""
+        """Trains and evaluates a run, then the runs that start from it, skipping whatever is done or recorded."""
         if self.file is not None:
-            recorded_runs.require_arrow(self.file)  # before hours of training, not after them
+            recorded_runs.require_arrow(self.file)  # fail before hours of training, not after
         later = [after for after in job.then if not self.is_done(after)]
         if not self._is_recorded(job):
             self._train(job, folder)
@@ -36,7 +36,7 @@ class Recorder:
             if self.file is not None:
                 recorded_runs.append(self.file, folder / job.name, job.name, job.config)
         elif not all(_has_weights(after, folder) for after in later):
-            self._train(job, folder)  # the others start from its weights, which no record has
+            self._train(job, folder)  # later jobs start from its weights, which records do not contain
         for after in later:
             self.work(after, folder)
 
@@ -56,7 +56,7 @@ class Recorder:
     def _missing(self, job: Job) -> list[Evaluation]:
         run = recorded_runs.find(self.file, job.digest)
         measured = RunResults(run.cells, run.stops) if run else RunResults((), ())
-        # Each evaluation has the changes of the row that asks for it; the job's are those of one of them.
+        # Each evaluation includes the changes of the row that requests it; the job has those of only one of the rows.
         plain = dataclasses.replace(job, row=dataclasses.replace(job.row, changes={}))
         return [each for each in job.row.evaluations if not tables.is_measured(each, plain, measured)]
 

@@ -25,14 +25,14 @@ from bam_jax.training.metrics import read_metrics
 
 
 class Part(NamedTuple):
-    """The cells that a run has of one depth and one task of an evaluation, each sample once."""
+    """A run's cells for one depth and one task of an evaluation, each sample once."""
 
     cells: Sequence[Cell]
-    wanted: int  # samples that are asked for
+    wanted: int  # number of samples that are requested
 
     @property
     def n(self) -> int:
-        """Samples that there are; more than are asked for where a record has more."""
+        """Number of samples, which is more than requested if a record has more."""
         return sum(cell["n"] for cell in self.cells)
 
 
@@ -44,7 +44,7 @@ class RunResults(NamedTuple):
 
 
 def read_results(path: Path, recorded: RecordedRun | None) -> RunResults:
-    """A run's results from its folder, which need not be there, and from its record; of equal cells the folder's."""
+    """A run's results from its folder, which need not exist, and from its record; of equal cells, the folder's is used."""
     cells, stops = records.read_results(path)
     if recorded is None:
         return RunResults(cells, stops)
@@ -53,18 +53,18 @@ def read_results(path: Path, recorded: RecordedRun | None) -> RunResults:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One trained row, as its files show it."""
+    """One trained row, read from its files."""
 
     name: str
     label: str
     seed: int
-    labels: Sequence[tuple[Mapping[str, Any], str]]  # evaluation-time overrides, and the label of the curve they make
+    labels: Sequence[tuple[Mapping[str, Any], str]]  # evaluation-time overrides, and the label of their curve
     commands: Sequence[str]
     config: Config | None  # None before training has begun
     # Of the newest step that has results, each sample once; the newest checkpoint may be later.
     cells: Sequence[Cell]
-    history: Sequence[Mapping[str, Any]]  # the lines of metrics.jsonl, or some of them where the run is only recorded
-    stops: Sequence[Mapping[str, Any]] = ()  # the lines of results.jsonl on what was skipped
+    history: Sequence[Mapping[str, Any]]  # the lines of metrics.jsonl, or some of them if the run is only recorded
+    stops: Sequence[Mapping[str, Any]] = ()  # the lines of results.jsonl about skipped evaluations
     heads: Mapping[str, np.ndarray] | None = None  # `head_parameters` of a run that is only recorded
 
     @property
@@ -72,7 +72,7 @@ class Run:
         return self.history[-1] if self.history else {}
 
     def curve(self, cell: Cell) -> str:
-        """The label of the curve that a cell belongs to: evaluation-time overrides make one of their own."""
+        """The label of the curve that a cell belongs to; evaluation-time overrides have their own curves."""
         for overrides, label in self.labels:
             if overrides == cell["overrides"]:
                 return label
@@ -80,7 +80,7 @@ class Run:
 
 
 def refuse_file(folder: Path) -> None:
-    """Raise UserError where a file stands in the place of the folder of runs, which need not be there."""
+    """Raise UserError if the folder of runs is a file; the folder need not exist."""
     if folder.is_file():
         raise UserError(f"--runs={folder} is a file; give the folder of the runs, or a name that is not there for none")
 
@@ -88,7 +88,7 @@ def refuse_file(folder: Path) -> None:
 def read_sweep(
     folder: Path, reading: Callable[[str], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 ) -> tuple[dict[str, Any], list[Run]]:
-    """Reads the folder of a sweep: `experiment.json`, its runs so far, and what is recorded of those that are not there."""
+    """Reads the folder of a sweep: `experiment.json`, its runs so far, and the records of runs that are missing."""
     described = read_description(folder)
     recorded = find_recorded(described)
     rows = []
@@ -101,12 +101,12 @@ def read_sweep(
 
 
 def no_run(name: str) -> Run:
-    """A run of which nothing is there, or nothing can be read."""
+    """A run without any files, or without readable ones."""
     return Run(name=name, label=name, seed=0, labels=[], commands=[], config=None, cells=[], history=[])
 
 
 def find_recorded(described: Mapping[str, Any]) -> dict[str, RecordedRun]:
-    """The runs in the folder of records of an experiment with a folder of its own, by name."""
+    """The recorded runs of an experiment with its own folder, by name."""
     if "records" not in described:
         return {}
     runs = recorded_runs.read(Path(described["records"]))
@@ -115,8 +115,8 @@ def find_recorded(described: Mapping[str, Any]) -> dict[str, RecordedRun]:
 
 
 def read_run(path: Path, *, seed: int = 0, commands: Sequence[str] = (), recorded: RecordedRun | None = None) -> Run:
-    """Reads a run's folder, and what is recorded of the run."""
-    begun = os.path.lexists(path / run_folder.CONFIG)  # a link that leads nowhere is refused
+    """Reads a run's folder and its record."""
+    begun = os.path.lexists(path / run_folder.CONFIG)  # a dangling link is an error
     config = run_folder.read_config(path) if begun else None
     cells, stops = read_results(path, recorded)
     history: Sequence[Mapping[str, Any]] = read_metrics(path)
@@ -130,7 +130,7 @@ def read_run(path: Path, *, seed: int = 0, commands: Sequence[str] = (), recorde
 
 
 def as_row(run: Run, entry: Mapping[str, Any]) -> Run:
-    """A run as a row of an experiment, with no other cells than the experiment asks for."""
+    """A run as a row of an experiment, with only the cells that the experiment requests."""
     cells = run.cells
     if "evaluations" in entry:
         wanted = {
@@ -148,9 +148,9 @@ def as_row(run: Run, entry: Mapping[str, Any]) -> Run:
 def find_parts(
     measured: Iterable[Cell], evaluation: Evaluation, length: int, config: Config, changes: Mapping[str, Any]
 ) -> dict[Place, Part]:
-    """The parts of what an evaluation asks for at a length, by depth and task; nothing that was measured otherwise counts.
+    """The parts of an evaluation at a length, by depth and task; cells that were measured under other conditions do not count.
 
-    Where the records of several cells would do (those of another `data_hash`, say), the newest is taken.
+    If the records of several cells match (for example with different values of `data_hash`), the newest is used.
     """
     found: dict[Place, dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
     newest: dict[Place, Cell] = {}
@@ -169,13 +169,13 @@ def find_parts(
 
 
 def mean(cells: Sequence[Cell]) -> float:
-    """The mean value of cells of one evaluation, each with its `Evaluation.weight`."""
+    """The mean value of cells of one evaluation, weighted by `Evaluation.weight`."""
     kind = kind_of(cells[0]["eval"])
     return kind.mean([cell["value"] for cell in cells], [*map(kind.weight, cells)])
 
 
 def read_provenance(made: Experiment, folder: Path) -> dict[str, Mapping[str, Any]]:
-    """The `Source` of each model that an experiment has trained, by the digest of its configuration."""
+    """The `Source` of each trained model of an experiment, by the digest of its configuration."""
     found = {}
     for job in jobs.row_jobs(made):
         recorded = recorded_runs.find(made.records, job.digest)
@@ -186,7 +186,7 @@ def read_provenance(made: Experiment, folder: Path) -> dict[str, Mapping[str, An
 
 
 def describe_provenance(sources: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A line for each machine: how many models it trained, by which commits."""
+    """A line for each machine: how many models it trained, and with which commits."""
     commits: dict[str, Counter[str]] = {}
     for source in sources:
         machine = source["machine"]

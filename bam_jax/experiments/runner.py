@@ -1,4 +1,4 @@
-"""The processes of a sweep: preparations one after another, then as many jobs at a time as there are slots."""
+"""The processes of a sweep: first preparations, one after another, then as many jobs at a time as there are slots."""
 
 import contextlib
 import dataclasses
@@ -17,8 +17,8 @@ from bam_jax.experiments.jobs import Job
 from bam_jax.system import regular
 from bam_jax.system.errors import Stopped, UserError
 
-POLL = 0.5  # seconds between two looks at the running jobs
-QUIET = 60.0  # seconds between two lines of progress where stderr is no terminal
+POLL = 0.5  # seconds between checks of the running jobs
+QUIET = 60.0  # seconds between progress lines if stderr is not a terminal
 
 _ONE_CHIP = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
 
@@ -27,12 +27,12 @@ _ONE_CHIP = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1
 class Slot:
     """A core or an accelerator for one process at a time."""
 
-    core: int | None = None  # to which the process is pinned
+    core: int | None = None  # the core to which the process is pinned
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)  # hides the other accelerators
 
 
 def find_slots(platform: str, devices: Path = Path("/dev")) -> list[Slot]:
-    """All slots of this machine, found without touching an accelerator.
+    """All slots of this machine, found without initialising an accelerator.
 
     >>> [slot.core for slot in find_slots("", Path("/nowhere"))]
     [None]
@@ -64,7 +64,7 @@ def share_slots(slots: Sequence[Slot], count: int) -> list[Slot]:
 
 def prepare(preparations: Sequence[Preparation | Fetch]) -> None:
     """Run an experiment's preparations in order, each in its own process."""
-    for each in preparations:  # before work that takes hours
+    for each in preparations:  # check first, before work that takes hours
         if isinstance(each, Fetch) and not Path(each.makes).exists():
             raise UserError(f"{each.makes} is missing; first: {each.how}")
     for each in preparations:
@@ -77,7 +77,7 @@ def prepare(preparations: Sequence[Preparation | Fetch]) -> None:
 def run(
     jobs: Sequence[Job | Benchmark], named: Sequence[str], folder: Path, slots: Sequence[Slot], platform: str
 ) -> list[Job | Benchmark]:
-    """Run the jobs in order, each in its own process and slot, and benchmarks one at a time; returns those that failed."""
+    """Run the jobs in order, each in its own process and slot, and benchmarks one at a time; returns the failed ones."""
     board = Board(jobs, folder)
     waiting, free, failed = list(jobs), list(slots), []
     running: list[tuple[Job | Benchmark, Slot, subprocess.Popen[bytes]]] = []
@@ -99,7 +99,7 @@ def run(
         finally:
             for _, _, process in running:
                 process.terminate()
-            for _, _, process in running:  # they save at the same time; Ctrl-C has reached them as well
+            for _, _, process in running:  # they save in parallel; Ctrl-C has also reached them
                 process.wait()
     board.close(len(failed))
     return failed
@@ -108,7 +108,7 @@ def run(
 @contextlib.contextmanager
 def _raising_on_sigterm() -> Iterator[None]:
     def stop(number: int, frame: object) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough: the running jobs are told to save
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # ignore further signals while the running jobs save
         raise Stopped("the sweep was stopped by SIGTERM, after its rows had saved; the same command goes on")
 
     usual = signal.signal(signal.SIGTERM, stop)
@@ -146,14 +146,14 @@ def _ending(log: Path, status: int) -> str:
 
 
 class Board:
-    """Progress on stderr: lines redrawn in place on a terminal, else one line a minute, and one when a job ends."""
+    """Progress on stderr: lines redrawn in place on a terminal, otherwise one line per minute, and one when a job ends."""
 
     def __init__(self, jobs: Sequence[Job | Benchmark], folder: Path):
         self.jobs, self.folder = jobs, folder
         self.start = self.shown = time.monotonic()
         self.done = self.drawn = 0
         self.spent = {job.name: self._spent(job) for job in jobs}
-        # The time left is estimated from the first progress on: before it, the first jobs started and compiled.
+        # The remaining time is estimated from the first progress on, because the first jobs start and compile before it.
         self.first = (0.0, sum(self.spent.values()))
         print(f"{len(jobs)} rows to train and evaluate; their output: {folder / 'logs'}", file=sys.stderr)
 
@@ -167,7 +167,7 @@ class Board:
 
     def ended(self, job: Job | Benchmark, how: str) -> None:
         self.done += 1
-        self.spent[job.name] = job.cost()  # a failed job is over, too
+        self.spent[job.name] = job.cost()  # a failed job also has no work left
         self._draw([], sys.stderr.isatty())
         print(f"[{self.done}/{len(self.jobs)} after {self._elapsed()}] {job.name}: {how}", file=sys.stderr)
 

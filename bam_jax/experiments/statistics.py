@@ -1,6 +1,7 @@
 """Intervals and tests over training seeds: tests are one-sided, intervals two-sided at 95%.
 
-Here is what scipy lacks: the binomial floor of an accuracy's error, the interval of a ratio, and the number of seeds needed.
+This module adds what scipy lacks: the binomial floor of an accuracy's error, the interval of a ratio, and the number of seeds
+needed.
 """
 
 import bisect
@@ -14,15 +15,15 @@ import numpy as np
 from scipy import stats
 
 LEVEL = 0.95  # the coverage of intervals
-SEEDS = 8  # the least number of seeds for a verdict
-POWER = 0.8  # the power of a test with the number of seeds that is said to be needed
-MAX_SEEDS = 1000  # the largest number of seeds worth naming
+SEEDS = 8  # the minimum number of seeds for a verdict
+POWER = 0.8  # the power of a test with the number of seeds that is reported as needed
+MAX_SEEDS = 1000  # the largest number of seeds worth reporting
 
 type Values = Sequence[float] | np.ndarray
 
 
 class Kind(enum.Enum):
-    """The kind of a number, which says how seeds are averaged."""
+    """The kind of a number, which determines how seeds are averaged."""
 
     ACCURACY = "a share of samples, whose error is at least the binomial one"
     PERPLEXITY = "a positive number, whose logarithm is averaged"
@@ -37,12 +38,12 @@ class Kind(enum.Enum):
 
     @property
     def more_is_better(self) -> bool:
-        """True of what ranks rows from the greatest to the least."""
+        """True if the best row has the largest value."""
         return self in (Kind.ACCURACY, Kind.GAIN)
 
 
 class Interval(NamedTuple):
-    """An estimate between the ends of its interval, which are nan where there is none."""
+    """An estimate between the ends of its interval, which are nan if there is no interval."""
 
     low: float
     middle: float
@@ -52,7 +53,7 @@ class Interval(NamedTuple):
         return self._replace(low=max(self.low, least), high=min(self.high, most))
 
     def exp(self) -> Self:
-        """The interval of a quantity whose logarithm has this one; ends beyond the largest float are infinite."""
+        """The interval of a quantity whose logarithm has this interval; ends beyond the largest float are infinite."""
         largest = math.log(sys.float_info.max) - 1
         return type(self)(*(math.inf if end > largest else math.exp(end) for end in self))
 
@@ -70,7 +71,7 @@ class Estimate(NamedTuple):
 
     def p_above(self, bound: float) -> float:
         distance = self.mean - bound
-        # Seeds that agree to the last bit, as those of two rows that are one run, have no error: equality shows nothing.
+        # Seeds that agree to the last bit, as in two rows of the same run, have no error. Equality is then no evidence.
         t = distance / self.error if self.error else math.copysign(math.inf, distance) if distance else 0.0
         return float(stats.t.sf(t, self.n - 1))
 
@@ -78,11 +79,11 @@ class Estimate(NamedTuple):
         return 1.0 - self.p_above(bound)
 
     def seeds_needed(self, bound: float, alpha: float) -> float:
-        """The least n whose t test at level alpha has the power `POWER`; infinite: above `MAX_SEEDS`.
+        """The smallest n whose t test at level alpha has the power `POWER`; infinite if it is above `MAX_SEEDS`.
 
             (t_{1 - alpha, n-1} + t_{POWER, n-1}) spread / sqrt(n) <= |mean - bound|
 
-        It takes the observed difference and spread for the true ones. Source: Guenther 1981.
+        It assumes that the observed difference and spread are the true ones. Source: Guenther 1981.
         """
         distance, spread = abs(self.mean - bound), self.error * math.sqrt(self.n)
 
@@ -105,26 +106,26 @@ def estimate(values: Values, floor: float = 0.0) -> Estimate:
 
 
 def summarise(values: Values, floor: float = 0.0) -> Interval:
-    """The mean between the ends of its interval, which are nan of a single value; all are nan of none."""
+    """The mean and its interval, whose ends are nan for a single value; all are nan without values."""
     if len(values) < 2:
         return Interval(math.nan, float(values[0]) if len(values) else math.nan, math.nan)
     return estimate(values, floor).interval()
 
 
 def binomial_floor(accuracy: float, prompts: int) -> float:
-    """The least standard error of an accuracy: seeds that all agree leave as much doubt as their prompts do.
+    """A lower bound of the standard error of an accuracy: even if all seeds agree, the number of prompts limits the precision.
 
         sqrt(p (1 - p) / (n + 4)),   p = (n accuracy + 2) / (n + 4)
 
-    Source: Agresti and Coull 1998. The adjusted p keeps the error of 1.0 and of 0.0 above nothing.
+    Source: Agresti and Coull 1998. The adjusted p keeps the error above 0 for accuracies of 1.0 and 0.0.
     """
-    # What exceeds 1 is no share: a mean of accuracies and of a perplexity of words.
+    # A value above 1 is not a share: it is a mean of accuracies and a word perplexity.
     adjusted = (prompts * min(max(accuracy, 0.0), 1.0) + 2) / (prompts + 4)
     return math.sqrt(adjusted * (1 - adjusted) / (prompts + 4))
 
 
 def accuracy_interval(values: Values, prompts: int) -> Interval:
-    """The interval of a mean accuracy, from the values of two or more seeds and the number of all their prompts."""
+    """The interval of a mean accuracy, from the values of two or more seeds and the total number of their prompts."""
     return estimate(values, binomial_floor(float(np.mean(values)), prompts)).interval().clipped(0.0, 1.0)
 
 
@@ -134,7 +135,7 @@ def positive_interval(values: Values) -> Interval:
 
 
 def interval(kind: Kind, values: Values, prompts: int, unit: float = 1.0) -> Interval | None:
-    """The interval over seeds of a table's cell; None of fewer than two seeds, and of what has no seeds."""
+    """The interval over seeds of a table's cell; None for fewer than two seeds, and for kinds without seeds."""
     if len(values) < 2 or not kind.has_seeds:
         return None
     if kind is Kind.PERPLEXITY:
@@ -145,11 +146,11 @@ def interval(kind: Kind, values: Values, prompts: int, unit: float = 1.0) -> Int
 
 
 def ratio_interval(over: Values, under: Values, floors: tuple[float, float] = (0.0, 0.0)) -> Interval:
-    """The interval of a mean divided by another of the same seeds, either of which may be 0 in some seed.
+    """The interval of the ratio of two means over the same seeds, either of which may be 0 in some seed.
 
         all r >= 0 with |mean(over - r under)| <= t_{(1 + LEVEL) / 2, n - 1} error(over - r under)
 
-    It is unbounded where the divisor may be 0. `floors` are the least standard errors. Source: Fieller 1954.
+    It is unbounded if the divisor may be 0. `floors` are lower bounds of the standard errors. Source: Fieller 1954.
     """
     both = np.array([over, under], np.float64)
     n = both.shape[1]
@@ -173,20 +174,20 @@ def ratio_interval(over: Values, under: Values, floors: tuple[float, float] = (0
 
 
 def share_interval(k: int, n: int) -> Interval:
-    """The exact interval of Clopper and Pearson of the share of seeds that do something, as k of n did."""
+    """The exact Clopper-Pearson interval of a share of seeds, from k of n seeds."""
     low, high = stats.binomtest(k, n).proportion_ci(LEVEL)
     return Interval(float(low), k / n, float(high))
 
 
 def p_share(k: int, n: int, share: float = 0.5) -> float:
-    """The p-value that more than a share of all seeds do something, as k of n did; the sign test at a half."""
+    """The p-value for a true share of seeds above `share`, from k of n seeds; at a half, the sign test."""
     return float(stats.binomtest(k, n, share, alternative="greater").pvalue)
 
 
 def seeds_for_share(seen: float, alpha: float, share: float = 0.5) -> float:
-    """The least n whose test of a share has the power `POWER` if `seen` is the true one; infinite: above `MAX_SEEDS`."""
+    """The smallest n whose test of a share has the power `POWER` if `seen` is the true share; infinite above `MAX_SEEDS`."""
     n = np.arange(2, MAX_SEEDS + 1)
     critical = stats.binom.isf(alpha, n, share) + 1
     enough = stats.binom.sf(critical - 1, n, seen) >= POWER
-    # The power of a discrete test goes up and down with n; the first n that is enough is named.
+    # The power of a discrete test is not monotonic in n; this returns the first n that is enough.
     return int(n[enough.argmax()]) if enough.any() else math.inf

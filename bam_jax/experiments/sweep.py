@@ -1,4 +1,4 @@
-"""Experiments run together: their jobs, what those cost, and the commands that a user would type instead."""
+"""Experiments that run together: their jobs, the cost of these, and the equivalent commands for a user."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ from bam_jax.system.errors import UserError, nearest
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """Experiments with one folder of runs: one, or several that share their runs; all for one platform."""
+    """Experiments with one folder of runs: a single one, or several that share their runs, all on one platform."""
 
     experiments: tuple[Experiment, ...]
     named: tuple[str, ...]  # the command-line arguments that name them: files, corpus and scale
@@ -55,7 +55,7 @@ class Sweep:
                 )
                 raise UserError(f"{where}; give --records=FOLDER")
         named = (*paths, *(f"--{name}={value}" for name, value in options.items() if value is not None))
-        # Experiments that share their runs have one folder, others one of their own in there.
+        # Experiments that share their runs have one folder; other experiments have their own subfolder.
         return cls(loaded, named, runs or (Path("runs") if loaded[0].shared else folder))
 
     @property
@@ -105,14 +105,14 @@ class Sweep:
         return text
 
     def commands(self) -> list[str]:
-        """A command for each job that is not recorded yet, to run anywhere once the preparations are done."""
+        """A command for each job that is not recorded yet; after the preparations, it can run anywhere."""
         own = ["bam_jax.sweep", *self.named, f"--runs={self.folder}"]
         todo = self.find_unrecorded()
         commands = [[*own, f"--only={job.name}"] if isinstance(job, Job) else job.command(self.folder) for job in todo]
         return [shlex.join(["python", "-m", *command]) for command in commands]
 
     def describe(self) -> dict[str, Any]:
-        """The `experiment.json` of an experiment with a folder of its own, which its report needs beside the runs' files."""
+        """The `experiment.json` of an experiment with its own folder, which its report needs besides the runs' files."""
         (made,) = self.experiments
         order = [row.label for row in made.rows]
         trained = sorted(with_later(self.rows), key=lambda job: (order.index(job.row.label), job.seed))
@@ -140,7 +140,7 @@ class Sweep:
         }
 
     def run(self, count: int | None = None) -> list[Job | Benchmark]:
-        """Do what is missing, first the preparations, then the jobs, so many at a time; returns the jobs that failed."""
+        """Do what is missing: first the preparations, then the jobs, `count` at a time; returns the failed jobs."""
         for each in self.benchmarks:
             if importlib.util.find_spec(each.module.partition(".")[0]) is None:
                 missing = f"{each.module}, which is not installed; start in a clone of bam_jax"
@@ -153,12 +153,12 @@ class Sweep:
             try:
                 ends.enter_context(lock.hold_folder(self.folder, busy))
             except UserError as error:
-                if not shared:  # sweeps of shared runs may have different ones
+                if not shared:  # sweeps with shared runs may work on different ones
                     raise
                 print(f"{error}: a run of both fails in one of them", file=sys.stderr)
             regular.check_folder(self.folder / "logs")
             (self.folder / "logs").mkdir(parents=True, exist_ok=True)
-            if not shared:  # a report is about a folder of its own
+            if not shared:  # only an experiment with its own folder has a report there
                 self._check_folder()
                 files.write_atomically(self.folder / DESCRIPTION, jsonl.document(self.describe(), 2))
             runner.prepare(self.preparations)
@@ -168,9 +168,9 @@ class Sweep:
             return runner.run(todo, self.named, self.folder, slots, self.platform) if todo else []
 
     def _check_folder(self) -> None:
-        """Raises: UserError: the folder is described as another experiment's."""
+        """Raises: UserError: the folder belongs to another experiment, according to its description."""
         before = title = self.experiments[0].heading
-        with contextlib.suppress(UserError):  # a missing or unreadable description is written anew
+        with contextlib.suppress(UserError):  # a missing or unreadable description is written again
             before = read_description(self.folder)["title"]
         if before != title:
             raise UserError(
@@ -179,7 +179,7 @@ class Sweep:
             )
 
     def find_unrecorded(self) -> list[Job | Benchmark]:
-        """The jobs that the folder of records lacks, in whole or in part; a line on stderr counts them."""
+        """The jobs that are missing from the records, in whole or in part; a line on stderr counts them."""
         recorder = self.recorder
         if recorder.file is None:
             return self.jobs
@@ -194,7 +194,7 @@ class Sweep:
 
 
 def _check_expected(made: Experiment) -> None:
-    """Raises: UserError: no row measures an expected result, so that it would never be met."""
+    """Raises: UserError: no row measures an expected result, so it could never be met."""
     lengths: dict[str, set[int]] = {}
     for row in made.rows:
         for each in row.evaluations:

@@ -1,6 +1,6 @@
-"""The cells of a paper's tables, each with what our runs measured of it.
+"""The cells of a paper's tables, each with our runs' measurements.
 
-What has not been measured, or only in part, has a state that says so and is never filled in.
+A cell that is not measured, or only in part, has a state for this and is never filled in.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from bam_jax.system.errors import UserError
 
 
 def _trained_prior_percent(config: Config) -> float:
-    """The trained parameters of the encodings, in percent of the model's others."""
+    """The trained parameters of the encodings, in percent of the model's other parameters."""
     known = counts.parameters(config)
     return 100 * known.trained_prior / (known.embedding + known.transformer)
 
@@ -69,13 +69,13 @@ class Outcome:
     value: float | None = None  # in the column's unit; None unless measured
     remark: str = ""  # how many samples there are, or why there are none
     seed: int = 0
-    n: int = 0  # samples of the value; where it was given up, those that would have been asked
+    n: int = 0  # number of samples; if it was given up, the number that would have been asked
     speed: Mapping[str, Any] | None = None  # the record of a speed or a memory
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A cell of a table in all seeds: an outcome for each, or one alone where no seed matters."""
+    """A cell of a table in all seeds: an outcome for each seed, or a single one if it does not depend on seeds."""
 
     row: str
     column: Column
@@ -88,7 +88,7 @@ class Entry:
 
     @property
     def by_seed(self) -> dict[int, float]:
-        """The value of each seed that is settled, of which one that was given up has 0."""
+        """The value of each settled seed; a seed that was given up has 0."""
         settled = [outcome for outcome in self.outcomes if outcome.value is not None or outcome.state is State.STOPPED]
         return {outcome.seed: outcome.value or 0.0 for outcome in settled}
 
@@ -114,7 +114,7 @@ class Entry:
 
     @property
     def asked(self) -> bool:
-        """True where a run or a comparison of speeds must measure it."""
+        """Whether a run or a comparison of speeds must measure it."""
         measured = self.column.evaluation is not None or self.column.speed is not None
         return measured and self.paper != DASH
 
@@ -124,7 +124,7 @@ class Entry:
 
     @property
     def settled(self) -> bool:
-        """True where nothing is left to measure: each seed has its value, or was given up."""
+        """Whether nothing is left to measure: each seed has its value, or was given up."""
         done = (State.MEASURED, State.STOPPED)
         return bool(self.outcomes) and all(outcome.state in done for outcome in self.outcomes)
 
@@ -133,7 +133,7 @@ def compare(table: Table, made: Experiment, folder: Path) -> list[Entry]:
     """Compare every cell of a table with the runs, row after row."""
     planned = jobs.row_jobs(made)
     read = results_reader(folder, made.records)
-    # Of several records of a model, measure and length the newest counts.
+    # Of several records of the same model, measure and length, the newest is used.
     speeds = {
         (each["config"], each["measure"], each["length"]): each
         for benchmark in made.benchmarks
@@ -158,7 +158,7 @@ def results_reader(folder: Path, file: Path | None) -> Reader:
 
 
 def is_measured(evaluation: Evaluation, job: Job, measured: RunResults) -> bool:
-    """True where a run's results have all that an evaluation of the job asks for, or say that it was given up."""
+    """Whether a run's results contain everything that an evaluation of the job requests, or show that it was given up."""
     columns = [Column("", dataclasses.replace(evaluation, lengths=(length,))) for length in evaluation.lengths]
     return all(_outcome(column, job, measured).state in (State.MEASURED, State.STOPPED) for column in columns)
 
@@ -200,12 +200,12 @@ def _outcome(column: Column, job: Job, measured: RunResults) -> Outcome:
 
 
 def _count(parts: Mapping[Any, Part]) -> tuple[int, int]:
-    """Samples that are measured and asked for, and those that are asked for."""
+    """The number of requested samples that are measured, and the number of requested samples."""
     return sum(min(part.n, part.wanted) for part in parts.values()), sum(part.wanted for part in parts.values())
 
 
 def _mean(parts: Mapping[Any, Part], position: int = 0) -> float:
-    """The mean over parts, each of which counts as often as samples of it are asked for."""
+    """The mean over parts, each weighted by the number of its requested samples."""
     values = [_window(part.cells, position) if position else results.mean(part.cells) for part in parts.values()]
     return float(np.average(values, weights=[part.wanted for part in parts.values()]))
 
@@ -216,24 +216,24 @@ def _window(cells: Sequence[Cell], position: int) -> float:
         remedy = f"give the column a position that is a multiple of {cell['window']}, the run's context"
         where = f"no window of {cell['window']} positions in {cell['length']} ends at {position}"
         raise UserError(f"{where}; {remedy}")
-    # Losses are averaged and not perplexities, as over all positions of a sequence.
+    # Average losses instead of perplexities, as for all positions of a sequence.
     losses = [cell["windows"][position // cell["window"] - 1] for cell in cells]
     return math.exp(np.average(losses, weights=[cell["n"] for cell in cells]))
 
 
 def parts_of(evaluation: Evaluation, job: Job, measured: RunResults) -> dict[Place, Part]:
     """The results of a job's trained model in an evaluation of a single length, by depth and task."""
-    # An unfinished run, or one evaluated before its end, has nothing for a table.
+    # An unfinished run, or one evaluated only before its end, has no values for a table.
     cells = [cell for cell in measured.cells if cell["step"] == job.config.steps]
     overrides = {**evaluation.overrides, **job.row.changes}
     return results.find_parts(cells, evaluation, evaluation.lengths[0], job.config, overrides)
 
 
 def _missing_or_stopped(evaluation: Evaluation, job: Job, measured: RunResults, wanted: int) -> Outcome:
-    """A cell without results: missing, or given up, if with no more patience than is asked and on the same prompts."""
+    """A cell without results: given up, if with at most the requested patience and on the same prompts; otherwise missing."""
     overrides = {**evaluation.overrides, **job.row.changes}
     for record in measured.stops:
-        # A record of a stop has the fields of those that it stands for, but for its name, which is in `of`.
+        # The record of a stop has the fields of the records that it replaces, except for the name, which is in `of`.
         mine = evaluation.asks({**record, "eval": record["of"]}, job.config, overrides)
         here = record["step"] == job.config.steps and evaluation.lengths[0] in record["lengths"]
         if mine and here and evaluation.gives_up(len(record["after"])):
@@ -249,7 +249,7 @@ def _failed(evaluation: Evaluation, job: Job, measured: RunResults) -> bool:
 
 
 def _answered(parts: Mapping[Place, Part], column: Column) -> Outcome:
-    """A benchmark, whose questions weigh the same; the remark counts tasks that were skipped."""
+    """A benchmark, whose questions have equal weight; the remark counts skipped tasks."""
     assert column.evaluation is not None
     answered = {at: part for at, part in parts.items() if part.cells}
     count, wanted = _count(answered)
@@ -264,7 +264,7 @@ def _answered(parts: Mapping[Place, Part], column: Column) -> Outcome:
 
 
 def parse_number(printed: str) -> Decimal | None:
-    """The number that a paper printed; None where it has nothing or a dash.
+    """The number that a paper printed; None for nothing or a dash.
 
     >>> [str(parse_number(text)) for text in ("17.00", "~25M", "2 × 768", "32.84 ± 0.40", ">0.8", "—")]
     ['17.00', '25000000', '1536', '32.84', '0.8', 'None']

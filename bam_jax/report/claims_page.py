@@ -1,4 +1,4 @@
-"""The page of claims: a table for each paper, with the criteria folded."""
+"""The page of claims: a table for each paper, with folded criteria."""
 
 import csv
 import html
@@ -65,7 +65,7 @@ def of_scale(scale: str) -> str:
 
 
 def to_markdown(judged: Judged, scale: str) -> str:
-    """The page of the documentation; each claim unfolds to its criterion."""
+    """The page for the documentation; each claim unfolds to its criterion."""
     parts = [page.to_markdown(judged.file.title, _head_sections(judged, scale)).rstrip()]
     for paper, said in judged.by_paper.items():
         lines = [HEAD, ["-", "-", "-", "-", "-:", "-:", "-:"], *(_markdown_cells(each) for each in said)]

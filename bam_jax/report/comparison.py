@@ -1,4 +1,4 @@
-"""Runs side by side: methods by what differs in their configurations, seeds as intervals, a table for each evaluation."""
+"""Runs side by side: methods are the differences between configurations, seeds give intervals, and each evaluation is a table."""
 
 import csv
 import dataclasses
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
 TITLE = "Runs side by side"
 RUN = ["path", "name"]
-"""The columns that tell runs apart."""
+"""The columns that identify a run."""
 OWN = {"seed", *run_folder.FREE}
-"""Fields that make no method of their own; besides them the mesh."""
+"""Fields that do not distinguish methods, besides those of the mesh."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What runs have measured of one evaluation and one of its tasks."""
+    """The measurements of all runs for one evaluation and one of its tasks."""
 
     evaluation: str
     task: str
     unit: str
     kind: Kind
     curves: Curves
-    context: int  # of training, the shortest of all runs
+    context: int  # the training context, the shortest of all runs
     floor: Mapping[int, float]  # of passkeys, by length
 
     @property
@@ -55,7 +55,7 @@ class Comparison:
         return sorted({length for curve in self.curves.values() for length in curve.lengths})
 
     def figure(self) -> style.Figure | None:
-        """The curves; None where there is a single length, or a quantity without a figure."""
+        """The curves; None for a single length, or for a quantity without a figure."""
         if len(self.lengths) < 2 or self.kind not in (Kind.ACCURACY, Kind.PERPLEXITY):
             return None
         if self.kind is Kind.PERPLEXITY:
@@ -70,16 +70,16 @@ def plot_lengths(frame: "pandas.DataFrame", evaluation: str = "", *, by: Sequenc
     >>> bam_jax.plot_lengths(frame, "passkey")  # doctest: +SKIP
 
     Args:
-        frame: of `bam_jax.results`, or some of its rows.
-        evaluation: such as "passkey", or "ruler (niah_single_1)"; "" where the frame has one with a figure.
-        by: fields of the configuration that make a method, such as "encoding" and "model.layers"; (): those that differ.
+        frame: a frame from `bam_jax.results`, or some of its rows.
+        evaluation: such as "passkey" or "ruler (niah_single_1)"; "" if the frame has only one with a figure.
+        by: fields of the configuration that define a method, such as "encoding" and "model.layers"; (): those that differ.
 
     Returns:
         A matplotlib figure. A dotted line marks the training context.
 
     Raises:
-        UserError: the frame has no such evaluation, or fewer than two lengths of it; or `by` leaves two runs of one seed in a
-            method. matplotlib is not installed: `pip install 'bam_jax[figures]'`.
+        UserError: the frame has no such evaluation, or fewer than two lengths of it; or `by` leaves two runs with the same seed
+            in one method; or matplotlib is not installed (`pip install 'bam_jax[figures]'`).
     """
     drawn = {each.title: each for each in compare(frame, by) if not evaluation or each.title == evaluation}
     figures = {title: figure for title, each in drawn.items() if (figure := each.figure()) is not None}
@@ -130,9 +130,9 @@ def compare(frame: "pandas.DataFrame", by: Sequence[str] = ()) -> list[Compariso
 
 
 def label(frame: "pandas.DataFrame", by: Sequence[str] = ()) -> dict[tuple[str, str], str]:
-    """The method of each run, by its path and name: the fields that make methods, with their values.
+    """The method of each run, by its path and name: the fields that define methods, with their values.
 
-    These are the encoding and all that differs between runs of one encoding.
+    These are the encoding and all fields that differ between runs with the same encoding.
     """
     runs, fields = _read(frame)
     chosen = _making(fields, by)
@@ -152,7 +152,7 @@ def label(frame: "pandas.DataFrame", by: Sequence[str] = ()) -> dict[tuple[str, 
 
 
 def others(frame: "pandas.DataFrame", by: Sequence[str] = ()) -> list[str]:
-    """A line for each field that differs between runs and makes no method, such as one that goes with the encoding."""
+    """A line for each field that differs between runs but does not define methods, such as one that depends on the encoding."""
     _, fields = _read(frame)
     chosen, names, said = _making(fields, by), label(frame, by), []
     for name in _differing(fields):
@@ -168,7 +168,7 @@ def others(frame: "pandas.DataFrame", by: Sequence[str] = ()) -> list[str]:
 def _read(
     frame: "pandas.DataFrame",
 ) -> tuple[dict[tuple[str, str], Mapping[str, Any]], dict[tuple[str, str], dict[str, Any]]]:
-    """A row of each run, and its fields that may make a method, by path and name."""
+    """A row of each run, and its fields that may define a method, by path and name."""
     runs = {(run["path"], run["name"]): run for _, run in frame.drop_duplicates(RUN).iterrows()}
     return runs, {place: _fields(run) for place, run in runs.items()}
 
@@ -180,7 +180,7 @@ def _differing(fields: Mapping[Any, Mapping[str, Any]]) -> list[str]:
 
 
 def _making(fields: Mapping[Any, Mapping[str, Any]], by: Sequence[str]) -> list[str]:
-    """The fields that make methods: those that are named, or the encoding and what differs within one."""
+    """The fields that define methods: those that are named, or the encoding and the fields that differ within an encoding."""
     names = list(dict.fromkeys(name for each in fields.values() for name in each))
     by = [by] if isinstance(by, str) else by
     for name in by:
@@ -196,11 +196,11 @@ def _making(fields: Mapping[Any, Mapping[str, Any]], by: Sequence[str]) -> list[
 
 
 def _fields(run: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a run's configuration that may make a method, the encoding first; options are fields of their own."""
+    """The fields of a run's configuration that may define a method, the encoding first; each option is a separate field."""
     found = {name.removeprefix("config."): value for name, value in run.items() if name.startswith("config.")}
     options = json.loads(found.pop("encoding_options"))
     found |= {f"encoding_options.{name}": value for name, value in options.items()}
-    # A run that starts from another's parameters is one thing, from whose is another: each seed has its own.
+    # Only whether a run starts from another run's parameters matters, not which run: each seed has its own.
     found["start"] = bool(found["start"])
     first = {name: found[name] for name in ("encoding", "ssmax")}
     rest = {name: value for name, value in found.items() if name not in OWN and not name.startswith("mesh.")}
@@ -212,7 +212,7 @@ def _check_seeds(
     runs: Mapping[tuple[str, str], Mapping[str, Any]],
     fields: Mapping[tuple[str, str], Mapping[str, Any]],
 ) -> None:
-    """Raises: UserError: a method has two runs of one seed."""
+    """Raises: UserError: a method has two runs with the same seed."""
     seen: dict[Any, tuple[str, str]] = {}
     for place, method in methods.items():
         first = seen.setdefault((method, runs[place]["seed"]), place)
@@ -229,10 +229,10 @@ def _place(path: str, name: str) -> str:
 
 
 def missing(frame: "pandas.DataFrame", unmeasured: Sequence[str] = ()) -> list[str]:
-    """The commands that measure what some runs lack and others have; none for runs that are only recorded.
+    """The commands for measurements that some runs have and others lack; none for runs that are only recorded.
 
     Args:
-        unmeasured: folders of runs of which nothing is measured.
+        unmeasured: folders of runs without any measurement.
     """
     places = [*frame[RUN].drop_duplicates().itertuples(index=False), *((run, Path(run).name) for run in unmeasured)]
     commands = []
@@ -252,7 +252,7 @@ def missing(frame: "pandas.DataFrame", unmeasured: Sequence[str] = ()) -> list[s
 
 
 def sections(frame: "pandas.DataFrame", by: Sequence[str] = (), unmeasured: Sequence[str] = ()) -> list[Section]:
-    """The page: a table and a figure for each evaluation, what is missing, and which run is in which method."""
+    """The page: a table and a figure for each evaluation, what is missing, and the runs of each method."""
     made: list[Section] = []
     for each in compare(frame, by):
         unit = each.unit[:1].upper() + each.unit[1:] + "."
@@ -287,7 +287,7 @@ def to_csv(found: Sequence[Comparison]) -> str:
 
 
 def to_latex(found: Sequence[Comparison]) -> str:
-    """A booktabs table for each evaluation: methods down, lengths across, half the width of the interval behind each mean."""
+    """A booktabs table for each evaluation: methods as rows, lengths as columns, the interval after each mean."""
     parts = []
     for each in found:
         lines = [f"% {each.title}, {each.unit}", rf"\begin{{tabular}}{{l{'r' * len(each.lengths)}}}", r"\toprule"]
@@ -316,12 +316,12 @@ def _escape(text: str) -> str:
 
 
 def write(frame: "pandas.DataFrame", out: Path, by: Sequence[str] = (), unmeasured: Sequence[str] = ()) -> str:
-    """Writes compare.html, .md, .csv and .tex and figures/ into a folder, and returns what a terminal shows of it."""
-    style.library()  # nothing is written without it
+    """Writes compare.html, .md, .csv and .tex and figures/ into a folder, and returns the part to print on a terminal."""
+    style.library()  # fail before anything is written
     found, made = compare(frame, by), sections(frame, by, unmeasured)
     texts = {"html": page.to_html(TITLE, made), "md": page.to_markdown(TITLE, made)}
     texts |= {"csv": to_csv(found), "tex": to_latex(found)}
-    # Text carries no mark: only beside this command's page is it its own.
+    # Text files have no mark: they belong to this command only if its page is next to them.
     paths = {suffix: out / f"compare.{suffix}" for suffix in texts}
     for path in [paths["html"]] if paths["html"].exists() else paths.values():
         files.keep_other(path, page.HEAD)

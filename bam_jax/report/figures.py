@@ -21,7 +21,7 @@ from bam_jax.report.format import describe_ends
 
 
 def length_curves(runs: Iterable[Run], evaluation: str) -> Curves:
-    """The mean over an evaluation's cells at each length; cells of the same label and seed count together."""
+    """The mean over an evaluation's cells at each length; cells with the same label and seed are averaged together."""
     kind, curves = Kind[kind_of(evaluation).curve.upper()], {}
     for (label, encoding), seeds in _by_label(runs, lambda cell: cell["eval"] == evaluation).items():
         values, prompts = {}, Counter[int]()
@@ -36,7 +36,7 @@ def length_curves(runs: Iterable[Run], evaluation: str) -> Curves:
 
 
 def position_curves(runs: Iterable[Run]) -> Curves:
-    """The perplexity of each window of positions at the greatest length, by label and seed."""
+    """The perplexity of each window of positions at the largest length, by label and seed."""
     curves = {}
     for (label, encoding), seeds in _by_label(runs, lambda cell: kind_of(cell["eval"]).figure == "position").items():
         values = {seed: window_perplexities(cells) for seed, cells in seeds.items()}
@@ -58,7 +58,7 @@ def _by_label(runs: Iterable[Run], chosen: Callable[[Cell], bool]) -> dict[tuple
 def make_curve(
     kind: Kind, seeds: Mapping[int, Mapping[int, float]], prompts: Mapping[int, int], encoding: str = ""
 ) -> Curve:
-    """A curve with intervals where two or more seeds have a value; accuracies depend on the prompts of all seeds."""
+    """A curve, with intervals where two or more seeds have a value; intervals of accuracies depend on the number of prompts."""
     alone, found = Curve(seeds, {}), {}
     for length in alone.lengths:
         interval = statistics.interval(kind, alone.values(length), prompts[length])
@@ -70,24 +70,24 @@ def make_curve(
 def window_perplexities(cells: Sequence[Cell]) -> dict[int, float]:
     """The perplexity of each window of the longest sequences, by the position at which the window ends.
 
-    The end stands for the window: a token there has nearly as many tokens before it.
+    The end represents the window: its last token has nearly that many tokens before it.
     """
     length = max(cell["length"] for cell in cells)
     longest = [cell for cell in cells if cell["length"] == length]
-    window = longest[-1]["window"]  # of several window sizes the newest counts
+    window = longest[-1]["window"]  # of several window sizes, use the newest
     longest = [cell for cell in longest if cell["window"] == window]
-    # Perplexities are averaged as losses, each record weighing as many sequences as it has.
+    # Perplexities are averaged as losses, each record weighted by its number of sequences.
     losses = np.average([cell["windows"] for cell in longest], 0, [cell["n"] for cell in longest])
     ends = [min((number + 1) * window, length) for number in range(len(losses))]
     return dict(zip(ends, np.exp(losses).tolist(), strict=True))
 
 
 def draw_curves(made: Experiment, table: Table, entries: Sequence[Entry]) -> Figure | None:
-    """A table over lengths or positions as curves; None where its columns are something else or nothing is measured."""
+    """A table over lengths or positions as curves; None if its columns are something else or nothing is measured."""
     columns = [(column, column.evaluation) for column in table.columns if column.evaluation]
     kinds = {(evaluation.curve, column.position > 0, column.depth) for column, evaluation in columns}
     places = {_place(column) for column, _ in columns}
-    # A curve needs two columns or more of one kind, each at another place.
+    # A curve needs two or more columns of the same kind, each at a different place.
     if len(kinds) != 1 or len(places) < max(2, len(table.columns)):
         return None
     curve, by_position, depth = kinds.pop()
@@ -124,12 +124,12 @@ def _place(column: Column) -> int:
 
 
 def passkey_floor(depths: int) -> float:
-    """The share of keys beside their question, which every model with a few tokens of context finds."""
+    """The share of keys next to their question, which every model with a few tokens of context finds."""
     return 1 / depths if depths > 1 else 0.0
 
 
 def passkey_floors(runs: Iterable[Run]) -> dict[int, float]:
-    """The floor by length in tokens; the largest, where runs have other depths."""
+    """The floor by length in tokens; the largest one if runs have different depths."""
     depths: dict[int, dict[str, set[float | None]]] = defaultdict(lambda: defaultdict(set))
     for run in runs:
         for cell in run.cells:
@@ -158,7 +158,7 @@ def describe_grids(panels: Mapping[str, Grid], down: str) -> str:
 
 
 def short_task(task: str) -> str:
-    """A task of RULER without the prefix that all of them have.
+    """A task of RULER without the common prefix.
 
     >>> short_task("niah_single_1")
     'single 1'

@@ -1,4 +1,4 @@
-"""The page of an experiment with a folder of its own: report.html, report.md and figures/, from the files of its runs."""
+"""The page of an experiment with its own folder: report.html, report.md and figures/, from the files of its runs."""
 
 import dataclasses
 import shlex
@@ -30,12 +30,12 @@ from bam_jax.system import files, regular
 SEEDS = f"""Lines are means over training seeds, bands their 95% t intervals; thin lines are the seeds, where there are no more
 than {FEW}. The vertical line is the training context. {style.COLOUR_KEY}"""
 GEOMETRIC = "Means of perplexities are geometric."
-COLUMNS = 12  # greatest number of lengths in a table; the figure has all
+COLUMNS = 12  # largest number of lengths in a table; the figure has all
 
 
 def write(folder: Path) -> Path:
     """Writes the report of a sweep's folder without unreadable runs, and returns the path of report.html."""
-    style.library()  # nothing is written without it
+    style.library()  # fail before anything is written
     skipped, priors = Skipped(), {}
     description, runs = results.read_sweep(folder, skipped.reading)
     for run in runs:
@@ -136,7 +136,7 @@ def _expected_section(claims: Sequence[Mapping[str, Any]], keys: Curves, context
         met = "not measured"
         if values:
             met = "yes" if least <= curve.middle(length) <= most else "NO"
-        # Bounds that every accuracy keeps are omitted.
+        # Omit bounds that every accuracy satisfies.
         bounds = [f"at least {least:g}"] if least > 0 else []
         bounds += [f"at most {most:g}"] if most < 1 or least <= 0 else []
         every = " ".join(f"{value:.2f}" for value in values)
@@ -165,7 +165,7 @@ def curves_sections(section: Section, curves: Curves, context: int) -> list[Sect
 
 
 def _ratio_sections(curves: Curves, main: str, context: int) -> list[Section]:
-    """The perplexities of other rows divided by the main row's of the same seed, which cancels what seeds share."""
+    """The perplexities of other rows divided by the main row's with the same seed, which cancels the effect of the seed."""
     if main not in curves:
         return []
     first, lengths = curves[main].seeds, _spaced(curves[main].lengths)
@@ -189,7 +189,7 @@ def _ratio_sections(curves: Curves, main: str, context: int) -> list[Section]:
 
 
 def _spaced(lengths: Sequence[int]) -> list[int]:
-    """All lengths if they are few; else each at least twice the previous, and the last.
+    """All lengths if there are few; otherwise lengths that are at least twice the previous one, and the last.
 
     >>> _spaced(range(64, 64 * 33, 64))
     [64, 128, 256, 512, 1024, 2048]
@@ -222,7 +222,7 @@ def _number(value: float) -> str:
 
 
 def _depths_sections(main: Sequence[Run], context: int, commands: list[str]) -> list[Section]:
-    """The main row's own accuracies by depth and length, means over its seeds."""
+    """The main row's accuracies by depth and length, averaged over its seeds."""
     cells: dict[int, dict[float, list[Cell]]] = defaultdict(lambda: defaultdict(list))
     for run in main:
         for cell in run.cells:

@@ -1,4 +1,4 @@
-"""The value of a table's cell and its uncertainty, as they are printed."""
+"""The value of a table's cell and its uncertainty, formatted for print."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -8,19 +8,19 @@ from bam_jax.experiments.tables import Entry
 
 
 def cell_value(entry: Entry) -> float | None:
-    """The value of a cell: the middle of its interval, or its one seed's; None where no seed is measured."""
+    """The value of a cell: the middle of its interval, or the value of its only seed; None if no seed is measured."""
     return entry.interval.middle if entry.ours and entry.interval else entry.mean
 
 
 def cell_formatter(entry: Entry) -> Callable[[float], str]:
-    """A function that prints a number as the paper does; two decimals of accuracies that it lacks."""
+    """A function that formats a number like the paper; accuracies that the paper lacks have two decimals."""
     if entry.kind is Kind.ACCURACY and not entry.paper:
         return "{:.2f}".format
     return lambda number: format_value(number, entry.paper)
 
 
 def end_formatter(shown: str) -> Callable[[float], str]:
-    """A function that prints the ends of an interval with the decimals of its middle."""
+    """A function that formats the ends of an interval with the decimals of its middle."""
     return f"{{:,.{len(shown.partition('.')[2])}f}}".format
 
 
@@ -46,7 +46,7 @@ def with_interval(value: str, described: str) -> str:
 
 
 def describe_ends(ends: Mapping[str, tuple[str, str]]) -> str:
-    """The ends of curves in words, those at one place together.
+    """The ends of curves in words, grouped by place.
 
     >>> describe_ends({"BAM": ("500×", "1.00"), "RoPE": ("64×", "0.00"), "NoPE": ("64×", "0.20")})
     'at 500× BAM 1.00; at 64× RoPE 0.00, NoPE 0.20'
@@ -58,7 +58,7 @@ def describe_ends(ends: Mapping[str, tuple[str, str]]) -> str:
 
 
 def format_value(value: float, printed: str, sign: str = "") -> str:
-    """A value with as many decimals as the paper prints, or two digits where those would all be 0.
+    """A value with as many decimals as the paper prints, or with two digits if these would all be 0.
 
     >>> format_value(1.2345, "1.74"), format_value(0.00413, "1.74"), format_value(0.5, "1.74", sign="+")
     ('1.23', '0.0041', '+0.50')

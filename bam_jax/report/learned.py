@@ -21,7 +21,7 @@ NEAR = 8  # nearest tokens in the table of priors
 
 
 def find_run_priors(run: Run, folder: Path) -> Heads | None:
-    """The priors of a run below a folder; None with another encoding or without a checkpoint."""
+    """The priors of a run in a folder; None for another encoding or without a checkpoint."""
     if run.heads is not None:
         return as_heads(run.heads)
     path = folder / run.name
@@ -68,7 +68,7 @@ def priors_section(run: Run, learned: Heads, context: int, command: str) -> Sect
 
 
 def heads_section(run: Run, folder: Path) -> Section:
-    """The reach and coupling of each head, measured now; the reason where that is impossible."""
+    """The reach and coupling of each head, measured now, or the reason why that is impossible."""
     title, path = "What each head does", folder / run.name
     try:
         records = heads.measure(_weights(run, path), progress=False)
@@ -92,7 +92,7 @@ def heads_section(run: Run, folder: Path) -> Section:
 
 
 def attention_section(run: Run, folder: Path) -> Section:
-    """Attention in a passkey prompt, drawn now; the reason where that is impossible."""
+    """Attention in a passkey prompt, drawn now, or the reason why that is impossible."""
     title, path = "Attention in a passkey prompt", folder / run.name
     try:
         figure = figures.draw_attention(_weights(run, path))

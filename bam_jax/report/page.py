@@ -22,18 +22,18 @@ HEAD = (
     '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
 )
 """The first lines of every page, by which a command recognises its own."""
-WIDE = 30  # characters of a cell from which its column is left-aligned and wrapped
+WIDE = 30  # if a cell has more characters, its column is left-aligned and wrapped
 
 
 class Link(NamedTuple):
-    """A link to another file, by its path from the page."""
+    """A link to another file, by its path relative to the page."""
 
     text: str
     to: str
 
 
 class Estimated(NamedTuple):
-    """A value, and in small print below it its uncertainty."""
+    """A value, and its uncertainty in small print below it."""
 
     text: str
     below: str
@@ -44,7 +44,7 @@ type Words = str | Link | Estimated
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Cells as text. The first of a row is its name; a leading space makes it part of a row above."""
+    """Cells as text. The first cell of a row is its name; a leading space makes the row part of a row above."""
 
     head: Sequence[Words]
     rows: Sequence[Sequence[Words]]
@@ -60,7 +60,7 @@ class Table:
 
     @property
     def sortable(self) -> bool:
-        """False with parts, which belong below their row, and without heads."""
+        """False for tables with parts, which must stay below their row, and without column heads."""
         return len(self.rows) > 2 and any(self.head) and not any(self.parts)
 
 
@@ -70,17 +70,17 @@ class Section:
 
     title: str
     text: str = ""  # a paragraph; `code` is in backticks, **what matters** in asterisks
-    items: Sequence[Words] = ()  # a list after it
+    items: Sequence[Words] = ()  # a list after the text
     figure: Figure | None = None
-    shows: str = ""  # the figure in words, for screen readers; "": the text is
+    shows: str = ""  # the figure in words, for screen readers; "": the text describes it
     name: str = ""  # of the figure's file and of its ids in the page
     table: Table | None = None
-    commands: Sequence[str] = ()  # that made them
-    folded: bool = False  # only the title shows until it is opened
+    commands: Sequence[str] = ()  # that made figure and table
+    folded: bool = False  # only the title is visible until it is opened
 
 
 def to_html(title: str, sections: Sequence[Section], trail: Sequence[Link] = ()) -> str:
-    """The page in one file that needs no network, below a trail of links to the pages above it."""
+    """The page as one file that needs no network, with a trail of links to the pages above it."""
     sortable = any(section.table and section.table.sortable for section in sections)
     template = _templates().get_template("page.html")
     return template.render(head=HEAD, title=title, sections=sections, trail=trail, sortable=sortable)
@@ -142,7 +142,7 @@ class Skipped:
 
     @contextlib.contextmanager
     def reading(self, what: str) -> Iterator[None]:
-        """A block that a UserError ends; a line then names its purpose and the reason."""
+        """A block that a UserError ends; a line then gives its purpose and the reason."""
         try:
             yield
         except UserError as error:

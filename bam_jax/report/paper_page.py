@@ -33,11 +33,11 @@ KINDS = {
     Kind.LOSS: "has the lowest loss",
     Kind.GAIN: "gains most",
 }
-"""Kinds of values that rank rows, and the predicate of the best row."""
+"""Kinds of values that rank rows, with the predicate for the best row."""
 
 
 class Status(enum.Enum):
-    """The progress of an experiment, with a sign that needs no colours."""
+    """The progress of an experiment, with a sign that does not depend on colours."""
 
     DONE = "● done"
     PART = "◐ in part"
@@ -60,7 +60,7 @@ class Progress:
 
     @property
     def settled(self) -> list[Entry]:
-        """Asked cells that are complete, or skipped by patience."""
+        """Requested cells that are complete, or that were given up."""
         return [entry for entry in self.asked if entry.settled]
 
     @property
@@ -123,7 +123,7 @@ def _summary(progress: Progress, runs: Mapping[str, Run], folder: Path, given: S
 
 
 def caveat(made: Experiment) -> str:
-    """The note on its models where they are not the paper's; else ""."""
+    """The note on its models if they are not the paper's; otherwise ""."""
     return "" if made.comparable or not made.notes else made.notes[0]
 
 
@@ -137,9 +137,10 @@ def findings(progress: Progress) -> list[str]:
 
 
 def describe_finding(table: Table, entries: Sequence[Entry], *, comparable: bool = True) -> str:
-    """The best row and the next ones in the last column with two measured rows; "" where there is none.
+    """The best row and the next ones in the last column with two measured rows; "" if there is none.
 
-    It compares rows chosen by their values, so it is no verdict. A table of one row gives its last measured value.
+    It compares rows that are chosen by their values, so it is not a verdict. For a table of one row, it is the row's last
+    measured value.
     """
     measured = [entry for entry in entries if entry.kind in KINDS and cell_value(entry) is not None]
     for column in reversed(table.columns):
@@ -164,13 +165,13 @@ def describe_finding(table: Table, entries: Sequence[Entry], *, comparable: bool
 
 
 def _place(column: Column, *, comparable: bool) -> str:
-    """The column's name; for a length of the paper that these models do not have, theirs and the paper's."""
+    """The column's name; for a length of the paper that these models do not use, their length and the paper's."""
     tokens = None if comparable else own_tokens(column)
     return column.label if tokens is None else f"{tokens:,} tokens (the paper's {column.label})"
 
 
 def _doubt(best: Entry, second: Entry) -> str:
-    """A remark if the common seeds of two rows are inconclusive; else ""."""
+    """A remark if the common seeds of two rows are inconclusive; otherwise ""."""
     shared = sorted(best.by_seed.keys() & second.by_seed.keys())
     if len(shared) < 2:
         return ", and one seed shows no difference"
@@ -180,7 +181,7 @@ def _doubt(best: Entry, second: Entry) -> str:
 
 
 def _floor(entry: Entry) -> str:
-    """A remark on the keys beside their question, which every model sees; "" for other values."""
+    """A remark on the keys next to their question, which every model sees; "" for other values."""
     evaluation = entry.column.evaluation
     if not isinstance(evaluation, Passkey):
         return ""

@@ -27,12 +27,12 @@ from bam_jax.system import regular
 from bam_jax.training import run_folder
 
 FIRST = ("task", "length", "depth", "value", "unit", "n")  # the first columns in a table of records
-LINES = 12  # greatest number of steps in the table of losses
+LINES = 12  # largest number of steps in the table of losses
 KEPT = ("eval", "first", "step", "overrides", "config", "tokenizer", "commit")
-"""Fields of a record that are the same for the whole evaluation, and are no columns."""
+"""Fields of a record that are the same for the whole evaluation, and are not columns."""
 APART = ("prompt", "seed", "essays", "data", "shots", "longer")
 """Fields that distinguish evaluations of one name, besides the overrides."""
-BASE = configs.CONFIGS / "quickstart.py"  # the configuration file that the command of a run changes
+BASE = configs.CONFIGS / "quickstart.py"  # the configuration file on which the command of a run is based
 
 
 def page_sections(
@@ -88,7 +88,7 @@ def _summary(run: Run, config: Config, path: Path, uses: Sequence[Link]) -> Sect
 
 
 def describe_training(run: Run | None, path: Path) -> str:
-    """The progress of the training in a folder, and why it has ended."""
+    """The progress of the training in a folder, and why it ended."""
     if run is None or run.config is None:
         return "not begun"
     steps = run.config.steps
@@ -182,7 +182,7 @@ def _number(value: Any) -> str:
 def training_commands(config: Config, path: Path) -> list[str]:
     """The command that trains the configuration into a folder, as changes to `BASE`."""
     base, fields = configs.to_fields(configs.load(BASE)), configs.to_fields(config)
-    # Another encoding drops the file's options and SSMax, so the run's own are stated even where they are equal.
+    # Another encoding drops the file's options and SSMax, so the run's own are given even if they are equal.
     stated = {"ssmax", *(["encoding_options"] if fields["encoding_options"] else [])}
     changes = {name: value for name, value in fields.items() if value != base[name] or name in stated}
     arguments = [f"--config={BASE}", *configs.arguments(changes), f"--workdir={path}"]

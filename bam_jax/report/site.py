@@ -30,14 +30,14 @@ from bam_jax.training import run_folder
 
 INDEX = "index.html"
 TITLE_START = "What was found in"  # by which the command recognises its own index
-FEW = 12  # greatest number of runs that the index lists unfolded
+FEW = 12  # largest number of runs that the index lists unfolded
 
 type Descriptions = Mapping[Path, Mapping[str, Any]]
 """The contents of experiment.json by folder."""
 
 
 def _described_runs(descriptions: Descriptions, folder: Path) -> Iterator[tuple[Path, Mapping[str, Any], str]]:
-    """The runs of all descriptions: their experiment's folder, what it says of the run, and the run's path from the folder."""
+    """The runs of all descriptions: the experiment's folder, its entry for the run, and the run's path relative to `folder`."""
     for path, description in descriptions.items():
         for entry in description["runs"]:
             yield path, entry, str((path / entry["name"]).relative_to(folder))
@@ -45,7 +45,7 @@ def _described_runs(descriptions: Descriptions, folder: Path) -> Iterator[tuple[
 
 def write(folder: Path, files: Sequence[Path], out: Path, *, scale: str | None = None) -> Path:
     """Writes the site, its index last, so that an interrupted write leaves the old one; returns the path of index.html."""
-    style.library()  # nothing is written without it
+    style.library()  # fail before anything is written
     descriptions = {path.parent: read_description(path.parent) for path in sorted(folder.glob("*/experiment.json"))}
     skipped = Skipped()
     papers = _read_papers(files, folder, scale, skipped)
@@ -76,7 +76,7 @@ def write(folder: Path, files: Sequence[Path], out: Path, *, scale: str | None =
             papers.remove(paper)
         uses = _find_uses(papers, descriptions, folder)
         for name, run in runs.items():
-            # Read once: restoring a model takes longer than all the rest.
+            # Read once: restoring a model takes longer than everything else.
             with skipped.reading(f"the priors of {name}"):
                 if found := find_run_priors(run, folder):
                     priors[name] = found
@@ -103,7 +103,7 @@ def write(folder: Path, files: Sequence[Path], out: Path, *, scale: str | None =
 
 
 def _compared_sections(runs: Sequence[Path], skipped: Skipped) -> list[Section]:
-    """The runs that belong to no experiment, side by side; nothing where fewer than two have results."""
+    """The runs that belong to no experiment, side by side; nothing if fewer than two have results."""
     if len(runs) < 2:
         return []
     with skipped.reading("the comparison of your runs"):
@@ -166,7 +166,7 @@ def _read_runs(
             config = run_folder.read_config(path) if here else recorded[name].config
             made_by = commands.get(name) or run_page.training_commands(config, path)
             run = results.read_run(path, seed=config.seed, commands=made_by, recorded=recorded.get(name))
-            run_folder.latest_step(path)  # it is a part of every page
+            run_folder.latest_step(path)  # every page needs it
             runs[name], configs[name] = dataclasses.replace(run, name=name, label=name), config
     return runs, configs
 
@@ -174,7 +174,7 @@ def _read_runs(
 def _folder_sections(
     path: Path, description: Mapping[str, Any], runs: Mapping[str, Run], priors: Mapping[str, Heads], folder: Path
 ) -> list[Section]:
-    """The page of an experiment with a folder of its own, in which runs have short names."""
+    """The page of an experiment with its own folder, in which runs have short names."""
     own, learned = [], {}
     for _, entry, name in _described_runs({path: description}, folder):
         own.append(results.as_row(runs.get(name) or results.no_run(entry["name"]), entry))

@@ -32,7 +32,7 @@ LEGEND = f"{GIVEN_UP}: not measured, since no prompt was answered at the lengths
 SEEDLESS = (Kind.SPEED, Kind.CONFIGURATION)
 PROVENANCE = "Where the models were trained"
 WORDS = {State.MISSING: "missing", State.STOPPED: GIVEN_UP, State.UNMEASURABLE: "not measurable"}
-"""The words of some states; others have a remark."""
+"""The words for some states; others have a remark."""
 
 
 def write(
@@ -45,7 +45,7 @@ def write(
         markdown = page.to_markdown(made.heading, sections)
         texts = {"html": page.to_html(made.heading, sections), "md": markdown, "csv": to_csv(made, entries)}
         written = [Path(f"{name}.{suffix}") for suffix in texts]
-        # Text and CSV carry no mark: only beside this command's page are they its own.
+        # Text and CSV files have no mark: they belong to this command only if its page is next to them.
         for file in written[:1] if written[0].exists() else written:
             keep_other(file, page.HEAD)
         out.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ def _compare_all(
 
 
 def tables_sections(made: Experiment, entries: Sequence[Sequence[Entry]], runs: Path) -> list[Section]:
-    """The signs of the tables, each table as a grid and cell by cell, and the notes."""
+    """The legend of the tables, each table as a grid and cell by cell, and the notes."""
     sections = reading_sections(made, entries)
     for table, cells in zip(made.tables, entries, strict=True):
         sections += table_sections(table, cells, comparable=made.comparable)
@@ -111,7 +111,7 @@ def tables_sections(made: Experiment, entries: Sequence[Sequence[Entry]], runs: 
 
 
 def table_sections(table: Table, entries: Sequence[Entry], *, comparable: bool) -> tuple[Section, Section]:
-    """A grid of our values, with comparable ones of the paper in brackets, and the same cell by cell."""
+    """A grid of our values, with the paper's in brackets if they are comparable, and the same values cell by cell."""
     asked = [entry for entry in entries if entry.asked or entry.ours]  # parameters are counted unasked
     unasked = len(entries) - len(asked)
     others = f"; of {unasked} others nothing is asked at this scale" if unasked else ""
@@ -146,7 +146,7 @@ def notes_sections(made: Experiment, runs: Path) -> list[Section]:
 
 def _grid(table: Table, entries: Sequence[Entry], *, comparable: bool) -> page.Table:
     counts = {len(entry.by_seed) for entry in entries if cell_value(entry) is not None and entry.kind not in SEEDLESS}
-    common = len(counts) == 1 and max(counts) > 1  # then their number stands once, in the corner
+    common = len(counts) == 1 and max(counts) > 1  # then the number of seeds is shown once, in the corner
     rows: list[list[Words]] = [[label] for label in table.values]
     for number, entry in enumerate(entries):
         rows[number // len(table.columns)].append(_in_grid(entry, comparable=comparable, counted=not common))
@@ -155,13 +155,13 @@ def _grid(table: Table, entries: Sequence[Entry], *, comparable: bool) -> page.T
 
 
 def _head(column: Column, *, comparable: bool) -> Words:
-    """A column's name; a length of the paper that these models do not have comes with theirs below."""
+    """A column's name; below a length of the paper that these models do not use, their own length."""
     tokens = None if comparable else own_tokens(column)
     return column.label if tokens is None else Estimated(column.label, f"{tokens:,}")
 
 
 def own_tokens(column: Column) -> int | None:
-    """The tokens of a column whose name is a length of the paper; None of others."""
+    """The tokens of a column whose name is a length of the paper; None for other columns."""
     if column.evaluation is None or not re.fullmatch(r"[<>~]?[\d.,]+[KM]?", column.label):
         return None
     return column.position or column.evaluation.lengths[0]
@@ -205,7 +205,7 @@ def _remarks(entry: Entry, *, measured: bool) -> str:
     for outcome in entry.outcomes:
         if (outcome.state is State.MEASURED) == measured:
             said[_describe(outcome, entry)].append(f"{outcome.seed}")
-    # A remark on all seeds needs no numbers.
+    # A remark that applies to all seeds does not list them.
     return "; ".join(
         words if len(seeds) == len(entry.outcomes) else f"seed {', '.join(seeds)}: {words}"
         for words, seeds in said.items()

@@ -1,1 +1,1 @@
-"""The backend that runs everywhere, made for CPUs."""
+"""The backend that runs on every platform, designed for CPUs."""

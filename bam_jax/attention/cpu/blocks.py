@@ -1,6 +1,6 @@
-"""The operands of an attention cut into blocks of queries and of keys, and the logits of a tile of two of them.
+"""The operands of attention in blocks of queries and of keys, and the logits of a tile, from one block of each.
 
-Every product of a tile stands here with its layout: B rows, K key heads, G query heads of each, q queries, s keys.
+All products of tiles are defined here, with their layouts: B rows, K key heads, G query heads of each, q queries, s keys.
 """
 
 import dataclasses
@@ -31,10 +31,10 @@ from bam_jax.biases import Mixture
 from bam_jax.biases.base import Bias, Coordinate
 from bam_jax.system.axes import varying
 
-_TILE = 2**19  # Elements of one tile of all rows and heads: more calls cost overhead, larger tiles leave the cache.
-_FEW, _LEAST = 256, 128  # Keys of a tile of one query, and the fewest, where more would not divide the cache.
-# Elements of one tile of one row and head, at most: 512 x 512. Two cores share its products well; of 256 x 256 one core does
-# nearly all, and a larger tile holds more than a local head needs.
+_TILE = 2**19  # Elements per tile, over all rows and heads. Smaller tiles add overhead, larger ones overflow the cache.
+_FEW, _LEAST = 256, 128  # Keys per tile for one query, and the minimum if more would not divide the key-value cache.
+# Largest number of elements of a tile per row and head: 512 x 512. Two cores share such products well. With 256 x 256, one core
+# does nearly all the work, and a larger tile contains more keys than a local head needs.
 _PLANE = 2**18
 
 
@@ -49,31 +49,31 @@ class QueryBlock:
 
 @dataclasses.dataclass(frozen=True)
 class KeyBlock:
-    """One block of keys and their values, mask_nonfinite, each as its product reads it, so that no loop transposes tiles."""
+    """One block of keys and values after `mask_nonfinite`, in the layouts of their products, so no loop transposes tiles."""
 
-    # [B, K, D, s]; of one head in a cache [B, s, 1, D], as it lies there
+    # [B, K, D, s]; for one head of a cache [B, s, 1, D], the cache's own layout
     k: Float[Array, "B K D s"] | Float[Array, "B s 1 D"]
-    v: Float[Array, "B K s D"] | Float[Array, "B s 1 D"]  # [B, K, s, D], or the same
+    v: Float[Array, "B K s D"] | Float[Array, "B s 1 D"]  # [B, K, s, D], or the cache's layout
     tokens: Tokens
 
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """The operands padded to whole blocks, and which blocks see which."""
+    """The operands padded to whole blocks, and which key blocks each query block needs."""
 
     q: Array
     k: Array
     v: Array
     scoring: Scoring
     walk: Runs  # [query blocks], the key blocks that some head needs
-    of_heads: Runs  # [key heads, query blocks], those that each needs with its query heads
-    contiguous: tuple[Array, Array] | None  # [query blocks] and [key blocks], where positions follow one another
+    of_heads: Runs  # [key heads, query blocks], the key blocks that the query heads of each key head need
+    contiguous: tuple[Array, Array] | None  # [query blocks] and [key blocks], whether positions are contiguous
     counted: Counted | None  # the keys that are counted by kind
     block_q: int
     block_k: int
     length: int  # T before padding
     dtype: jnp.dtype
-    head: Array | None = None  # the only key head, of those in k and v; None: all
+    head: Array | None = None  # the only key head to use of those in k and v; None: all
 
     @classmethod
     def of(
@@ -99,7 +99,7 @@ class Blocks:
         else:
             runs, _ = skipping.runs(*walk, v)
         of_heads = Runs(*(x.reshape(k.shape[2], -1, x.shape[1]) for x in runs)).union(1)
-        # Those of a cache are mask_nonfinite as they are read.
+        # Keys and values of a cache pass through `mask_nonfinite` only when they are read.
         k, v = (pad_rows(x, block_k) for x in ((k, v) if decode else mask_nonfinite(k, v)))
         return cls(
             pad_rows(q, block_q),
@@ -117,13 +117,13 @@ class Blocks:
         )
 
     def of_head(self, head: Int[Array, ""], q: Array, scoring: Scoring) -> "Blocks":
-        """The blocks of one key head, which alone is read and walks over no others than it needs itself."""
+        """The blocks of one key head: only this head is read, over the key blocks that it needs itself."""
         walk = Runs(*(x[head] for x in self.of_heads))
         return dataclasses.replace(self, q=q, scoring=scoring, walk=walk, head=head)
 
     @property
     def content(self) -> Content:
-        """The scores of content."""
+        """The content scores."""
         return self.scoring.content(self.q.shape[-1])
 
     @property
@@ -177,17 +177,17 @@ class Blocks:
         return x.reshape(x.shape[0], -1, *x.shape[3:])
 
     def key_block(self, m: Int[Array, ""], k: Float[Array, "M B K D s"], v: Float[Array, "M B K _ _"]) -> KeyBlock:
-        """The m-th block of keys, from all blocks as products read them."""
+        """The m-th block of keys, from all blocks in the layouts of products."""
         return KeyBlock(k[m], v[m], self._key_tokens(m))
 
     def cached_block(self, m: Int[Array, ""]) -> KeyBlock:
-        """The m-th block of the keys of the only head, where they lie."""
+        """The m-th block of keys of the only head, in the cache's layout."""
         assert self.head is not None
         shape = lambda x: (x.shape[0], self.block_k, 1, x.shape[3])
-        # Of one type also where loops count in int64, as they do in 64-bit mode.
+        # All int32: in 64-bit mode, loop counters are int64.
         start = [jnp.asarray(n, jnp.int32) for n in (0, m * self.block_k, self.head, 0)]
         k, v = (jax.lax.dynamic_slice(x, start, shape(x)) for x in (self.k, self.v))
-        # As `mask_nonfinite`, by a product, which is much faster on a CPU than a reduction: 0 times what is not finite is NaN.
+        # As `mask_nonfinite`, with a product, which is much faster on a CPU than a reduction. 0 times inf or NaN is NaN.
         finite = (jnp.einsum("bskd,d->bsk", v * 0, jnp.ones(v.shape[-1:], v.dtype)) == 0)[..., None]
         return KeyBlock(jnp.where(finite, k, jnp.nan), jnp.where(finite, v, 0), self._key_tokens(m))
 
@@ -198,7 +198,7 @@ class Blocks:
     def logits(
         self, queries: QueryBlock, keys: KeyBlock, at: tuple[Array, Array]
     ) -> tuple[Float[Array, "B K G q s"], Float[Array, "B K G q s"], Float[Array, "B K G q s"]]:
-        """The logits of the tile at block numbers (n, m), those before temperature and mask, and the scores of content."""
+        """The logits of the tile at block indices (n, m), those before temperature and mask, and the content scores."""
         operands = (self.scoring.bias, *self._coordinates(queries, keys))
         scores = self.content.scores(self.products(queries.q, keys.k))
         raw = scores + self._if_straight(at, self._bias_of_offsets, self._bias_of_pairs, *operands)
@@ -207,13 +207,13 @@ class Blocks:
         return jnp.where(seen[:, None, None], logits, jnp.asarray(HIDDEN, self.dtype)), raw, scores
 
     def dropout_factor(self, queries: QueryBlock, keys: KeyBlock) -> Float[Array, "B K G q s"] | None:
-        """What multiplies the weights of a tile, and their cotangents; None: nothing is dropped."""
+        """The factor of a tile's weights and of their cotangents; None: nothing is dropped."""
         if self.scoring.dropout is None:
             return None
         return self.split_scalars(self.scoring.dropout.factor(queries.tokens, keys.tokens, self.dtype))
 
     def counted_logits(self, queries: QueryBlock, n: Int[Array, ""]) -> Float[Array, "B K G q C"]:
-        """The logits of the C kinds that query block `n` counts, each with the logarithm of its number."""
+        """The logits of the C kinds for query block `n`, each plus the logarithm of the number of its keys."""
         assert self.counted is not None
         raw = self.content.scores(self.dot("bkgqd,bskd->bkgqs", queries.q, self.counted.k))
         raw = raw + self.split_scalars(self.counted.level[None, :, n, None, None].astype(self.dtype))
@@ -226,7 +226,7 @@ class Blocks:
     def bias_cotangents(
         self, queries: QueryBlock, keys: KeyBlock, at: tuple[Array, Array], d_logits: Float[Array, "B K G q s"]
     ) -> tuple[Bias, Coordinate, Coordinate]:
-        """Cotangents of the bias's parameters and of both sides' own coordinates, summed over a tile."""
+        """Cotangents of the bias's parameters and of both sides' coordinates, summed over a tile."""
         operands = (self.scoring.bias, *self._coordinates(queries, keys))
 
         def through(formula: Callable, d_logits: Array, *operands: Any) -> tuple:
@@ -236,7 +236,7 @@ class Blocks:
         by_offset = functools.partial(through, self._bias_of_offsets)
         by_pair = functools.partial(through, self._bias_of_pairs)
         d_bias, *d_own = self._if_straight(at, by_offset, by_pair, d_logits, *operands)
-        # A coordinate that stands for the position has no cotangent.
+        # A coordinate that is the position has no cotangent.
         if isinstance(self.scoring.bias, Mixture):
             d_own[0] = d_own[0][1]
         sides = (queries.tokens, keys.tokens)
@@ -244,12 +244,12 @@ class Blocks:
         return d_bias, d_i, d_j
 
     def _coordinates(self, queries: QueryBlock, keys: KeyBlock) -> tuple[Coordinate, Coordinate]:
-        """The coordinates of a tile; positions count from those of its own queries."""
+        """The coordinates of a tile; positions are counted from those of the tile's queries."""
         scoring = dataclasses.replace(self.scoring, queries=queries.tokens, keys=keys.tokens)
         return compared_coordinates(scoring, self.dtype)
 
     def _if_straight(self, at: tuple[Array, Array], by_offset: Callable, by_pair: Callable, *operands: Any) -> Any:
-        """`by_offset` of the operands where positions follow one another in both blocks of the tile, else `by_pair`."""
+        """`by_offset` of the operands if positions are contiguous in both blocks of the tile, else `by_pair`."""
         if self.contiguous is None:
             return by_pair(*operands)
         of_queries, of_keys = self.contiguous
@@ -260,34 +260,34 @@ class Blocks:
         return varying(self.split_scalars(bias_of_pairs(bias, i, j, self.dtype)), self.q)
 
     def _bias_of_offsets(self, bias: Bias, i: Coordinate, j: Array) -> Array:
-        """The same of a `Relative` bias or a `Mixture`, and of positions that follow one another."""
+        """The same for a `Relative` bias or a `Mixture` and contiguous positions."""
         return varying(self.split_scalars(toeplitz.table(bias, i, j)), self.q)
 
     def products(self, q: Float[Array, "B K G q D"], k: Array) -> Float[Array, "B K G q s"]:
-        """The products of queries and keys, these as in `KeyBlock`."""
+        """The products of queries and keys, with k in the layout of `KeyBlock`."""
         if self.head is None:
             return self.dot("bkgqd,bkds->bkgqs", q, k)
-        # Axes of length one that lie between others cost a transposed copy of the keys.
+        # Axes of length one between other axes would cost a transposed copy of the keys.
         return self.dot("bgd,bsd->bgs", q[:, 0, :, 0], k[:, :, 0])[:, None, :, None]
 
     def weighted(self, weights: Float[Array, "B K G q s"], v: Array) -> Float[Array, "B K G q D"]:
-        """The sums of values, weighted, these as in `KeyBlock`."""
+        """The weighted sums of values, with v in the layout of `KeyBlock`."""
         if self.head is None:
             return self.dot("bkgqs,bksd->bkgqd", weights, v)
         return self.dot("bgs,bsd->bgd", weights[:, 0, :, 0], v[:, :, 0])[:, None, :, None]
 
     def dot(self, equation: str, a: Array, b: Array) -> Array:
-        """A product in the operands' narrower type, summed in `dtype`."""
+        """A product in the dtype of queries and keys, accumulated in `dtype`."""
         narrow = jnp.promote_types(self.q.dtype, self.k.dtype)
         return jnp.einsum(equation, a.astype(narrow), b.astype(narrow), preferred_element_type=self.dtype)
 
     def split_heads(self, x: Float[Array, "B q H D"]) -> Float[Array, "B K G q D"]:
-        """A block of rows, by key heads and the query heads of each."""
+        """A block of rows, with heads split into key heads and the query heads of each."""
         x = x.reshape(*x.shape[:2], self.kv_heads, self.groups, x.shape[-1])
         return x.transpose(0, 2, 3, 1, 4)
 
     def split_scalars(self, x: Float[Array, "#B #H ..."]) -> Float[Array, "#B #K #G ..."]:
-        """Numbers of heads, by key heads and the query heads of each."""
+        """Numbers per head, with heads split into key heads and the query heads of each."""
         heads = (1, 1) if x.shape[1] == 1 else (self.kv_heads, self.groups)
         return x.reshape(x.shape[0], *heads, *x.shape[2:])
 
@@ -297,7 +297,7 @@ class Blocks:
         return x.transpose(1, 0, 4, 2, 3, 5).reshape(batch, blocks * block, -1, width)[:, : self.length]
 
     def join(self, x: Float[Array, " N #B #H q"]) -> Float[Array, "#B #H T"]:
-        """Numbers of all queries from those of the query blocks, whatever axes stand before theirs."""
+        """Numbers of all queries from those of the query blocks, with any leading axes."""
         return jnp.moveaxis(x, 0, -2).reshape(*x.shape[1:-1], -1)[..., : self.length]
 
     def join_scalars(self, x: Float[Array, "N B K G q"]) -> Float[Array, "B H T"]:
@@ -319,10 +319,10 @@ def add_to_block(total: Array, part: Array, axis: int, n: Int[Array, ""]) -> Arr
 
 
 def _block_sizes(q: tuple[int, ...], k: tuple[int, ...]) -> tuple[int, int]:
-    """Query and key block: square blocks whose tile of all rows and heads has about `_TILE` elements; longer for few queries."""
-    if q[1] == 1:  # a local head reads little more than it needs; whole blocks, where they can be, need no padded copy
+    """Query and key block sizes: square, with about `_TILE` elements per tile over all rows and heads; longer for few queries."""
+    if q[1] == 1:  # small, so a local head reads little extra; if possible a divisor, to avoid a padded copy
         return 1, min(k[1], math.gcd(k[1], _FEW) if k[1] % _LEAST == 0 else _FEW)
-    batch = q[0] if isinstance(q[0], int) else 1  # a symbolic one is any number
+    batch = q[0] if isinstance(q[0], int) else 1  # a symbolic batch may have any size
     area = min(max(_TILE // (batch * q[2]), 1), _PLANE)
     side = 2 ** max(round(math.log2(area) / 2), 5)
     block_q = min(q[1], side)
@@ -337,7 +337,7 @@ def pad_rows(x: Array, block: int) -> Array:
 def sum_leading(x: Array, like: Array) -> Array:
     """Sum over the leading axes that have length 1 in `like`.
 
-    The batch axis is summed by a product with ones, which XLA's CPU backend does many times faster than a reduction.
+    The batch axis is summed by a product with ones, which is many times faster than a reduction in XLA's CPU backend.
     """
     if like.shape[0] == 1 != x.shape[0]:
         x = (jnp.ones((1, x.shape[0]), x.dtype) @ x.reshape(x.shape[0], -1)).reshape(1, *x.shape[1:])

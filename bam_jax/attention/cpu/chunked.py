@@ -1,9 +1,9 @@
-"""The backend for every machine: tile by tile in O(T + S) memory, only the tiles that a query block needs.
+"""The backend for every machine: tile by tile in O(T + S) memory, computing only the tiles that a query block needs.
 
-Rows are cut into query blocks; each walks over the key blocks between the first and the last one that it needs, so
-that causal, windowed, packed and cached rows cost what they show, and local heads what they weigh. The output is kept for
-the backward pass as it was summed: where one key has nearly all the weight, gradients of the prior are smaller than what
-rounding to bfloat16 loses.
+Rows are cut into query blocks. Each query block walks over the key blocks from the first to the last one that it needs. So the
+cost of causal, windowed, packed and cached rows is proportional to the visible keys, and that of local heads to the keys with
+non-negligible weight. The output is saved for the backward pass before it is rounded: if one key has nearly all the weight,
+gradients of the prior are smaller than the error of rounding to bfloat16.
 """
 
 import functools
@@ -22,7 +22,7 @@ from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Differentiable, Grad
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.system.axes import varying
 
-_TABLE = 2**22  # Logits of one head from which on its key heads are computed one by one.
+_TABLE = 2**22  # With more logits per head, key heads are computed one by one.
 
 
 def forward(
@@ -32,7 +32,7 @@ def forward(
     scoring: Scoring,
     tiling: Tiling,
 ) -> tuple[Float[Array, "B T H E"], Float[Array, "B H T"]]:
-    """Attention and its log-normaliser by the running softmax; see `Backend.forward`."""
+    """Attention and its log-normaliser, with a running softmax; see `Backend.forward`."""
     if q.shape[1] == 1:
         return _decode(q, k, v, scoring, tiling)
     run = lambda q, k, v, scoring: _walk(Blocks.of(q, k, v, scoring, tiling, count=True))
@@ -40,30 +40,30 @@ def forward(
 
 
 def _decode(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> tuple[Array, Array]:
-    """`forward` of one query: head by head, each over the keys that it needs, or all heads at once where that is most of them."""
+    """`forward` of one query: head by head, each over the keys that it needs, or all heads at once if that is most keys."""
     blocks = Blocks.of(q, k, v, scoring, tiling, decode=True)
     head_by_head = lambda: one_head.decode(_walk, blocks)
-    if not q.dtype == k.dtype == v.dtype == blocks.dtype:  # a product of halves would be one of copies
+    if not q.dtype == k.dtype == v.dtype == blocks.dtype:  # products of two-byte operands would copy them
         return head_by_head()
     shape = (q.shape[0], q.shape[2], 1)
     nothing = varying((jnp.zeros((*q.shape[:3], v.shape[3]), q.dtype), jnp.zeros(shape, q.dtype)), q)
     most = 2 * blocks.of_heads.length.sum() > blocks.of_heads.length.size * blocks.key_blocks
     at_once = jax.lax.cond(most, lambda: varying(_all_heads(q, k, v, scoring), q), lambda: nothing)
-    # Beside what is not finite, the zeros of other heads are NaN.
+    # The zeros of other heads, times non-finite numbers, give NaN.
     right = most & jnp.isfinite(at_once[0]).all() & jnp.isfinite(at_once[1]).all()
     return jax.lax.cond(right, lambda: at_once, head_by_head)
 
 
 def one_token(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> tuple[Array, Array]:
-    """`forward` of one query where it needs most keys and all of them are finite."""
+    """`forward` of one query that needs most keys, all of which are finite."""
     return _all_heads(q, k, v, scoring)
 
 
 def _all_heads(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
-    """Attention of one query by products of all heads together, which read keys and values once, as they lie, on all cores.
+    """Attention of one query with products of all heads together, which read keys and values once, in place, on all cores.
 
-    The queries stand in a matrix [K D, H], each beside zeros for the other key heads: K times the operations that are needed,
-    and memory is what bounds them.
+    The queries form a matrix [K D, H], with zeros for the other key heads. This takes K times the necessary operations, but
+    the products are memory-bound.
     """
     heads = jnp.eye(k.shape[2], dtype=k.dtype)
     flat = lambda x: x.reshape(*x.shape[:2], -1)
@@ -100,7 +100,7 @@ def _walk(blocks: Blocks) -> tuple[Array, Array]:
         block_at = functools.partial(blocks.key_block, k=blocks.by_columns(blocks.k), v=blocks.by_rows(blocks.v))
 
     def add(carry: tuple, logits: Array, v: Array, factor: Array | None = None) -> tuple:
-        """One step of the running softmax: all sums stand relative to the largest logit so far."""
+        """One step of the running softmax; all sums are relative to the largest logit so far."""
         out, top, total = carry
         higher = jnp.maximum(top, logits.max(-1))
         weights = jnp.exp(logits - higher[..., None])
@@ -116,7 +116,7 @@ def _walk(blocks: Blocks) -> tuple[Array, Array]:
             logits, _, _ = blocks.logits(queries, keys, (n, m))
             return add(carry, logits, keys.v, blocks.dropout_factor(queries, keys))
 
-        # From FLOOR, far above HIDDEN, a tile without visible keys adds weights of exactly 0.
+        # Starting at FLOOR, far above HIDDEN, a tile without visible keys adds weights of exactly 0.
         zero = jnp.zeros((*rows, blocks.v.shape[-1]), blocks.dtype)
         start = (zero, jnp.full(rows, FLOOR, blocks.dtype), jnp.zeros(rows, blocks.dtype))
         if blocks.counted is not None:
@@ -142,7 +142,7 @@ def _backward(tiling: Tiling, residuals: Residuals, d_out: Array) -> Gradients:
         queries = blocks.query_block(n)
         d_rows = blocks.split_heads(block_of(d_out, 1, n, blocks.block_q))
         row_lse, row_delta = (blocks.split_scalars(block_of(x, -1, n, blocks.block_q)) for x in (lse, delta))
-        # Once for all key blocks: without the barrier XLA transposes them for each.
+        # Once for all key blocks: without the barrier, XLA would transpose them for each.
         columns = jax.lax.optimization_barrier(tuple(x.transpose(0, 1, 4, 2, 3) for x in (queries.q, d_rows)))
 
         def key_block(m: Array, carry: tuple) -> tuple:
@@ -176,7 +176,7 @@ def _backward(tiling: Tiling, residuals: Residuals, d_out: Array) -> Gradients:
 
 
 def _gradients(blocks: Blocks, residuals: Residuals, totals: tuple, of_queries: tuple) -> Gradients:
-    """The cotangents in the operands' shapes and dtypes: from sums over all tiles, and from what each query block has."""
+    """The cotangents in the operands' shapes and dtypes, from the sums over all tiles and the sums of each query block."""
     (dk, dv, d_bias, d_j), (dq, d_temperature, d_i) = totals, of_queries
     q, k, v, parts = residuals.q, residuals.k, residuals.v, Differentiable.of(residuals.scoring)
     narrow = lambda x, like: x.astype(like.dtype)
@@ -196,7 +196,7 @@ def _gradients(blocks: Blocks, residuals: Residuals, totals: tuple, of_queries: 
 
 
 def _scan(body: Callable, start: Any, length: int) -> tuple[Any, Any]:
-    """`lax.scan` over block numbers, without a loop for one block: XLA copies what a loop carries."""
+    """`lax.scan` over block indices, without a loop for a single block, because XLA copies the carry of a loop."""
     if length > 1:
         return jax.lax.scan(body, start, jnp.arange(length))
     carry, out = body(start, jnp.zeros((), jnp.int32))

@@ -1,7 +1,7 @@
-"""One key head after another: each with its query heads, so that a local head does not wait for one that looks far.
+"""One key head after another, each with its query heads, so local heads do not wait for long-range heads.
 
-Operands are read and results written in place, a head at a time: a transposed copy of all would take more memory than the
-tiles do.
+Operands are read and results written in place, one head at a time: a transposed copy of all of them would take more memory
+than the tiles.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ def forward(run: Callable, q: Array, k: Array, v: Array, scoring: Scoring) -> tu
 
 
 def decode(run: Callable, blocks: Blocks) -> tuple[Array, Array]:
-    """`run(blocks) -> (out, lse)` for the blocks of each key head, whose keys and values stay where they are."""
+    """`run(blocks) -> (out, lse)` for the blocks of each key head, whose keys and values are read in place."""
     heads = _Heads(blocks.scoring, blocks.kv_heads)
 
     def one(n: Array) -> list[Array]:
@@ -61,7 +61,7 @@ def backward(run: Callable, residuals: Residuals, d_out: Array) -> Gradients:
 
 
 class _Heads:
-    """The key heads of a scoring one by one: which axis of each differentiable part belongs to them (None: shared)."""
+    """The key heads of a scoring one by one, and the head axis of each differentiable part (None: shared)."""
 
     def __init__(self, scoring: Scoring, count: int):
         self.whole, self.count = scoring, count
@@ -72,7 +72,7 @@ class _Heads:
         self.axes: list[int | None] = [*of_bias, *of_rest]
 
     def take(self, arrays: list[Array], axes: list[int | None], n: Array) -> list[Array]:
-        """The part of each array that belongs to key head n and its group; the whole where there is no axis of heads."""
+        """The part of each array that belongs to key head n and its group; the whole array if it has no head axis."""
 
         def slice_of(x: Array, axis: int | None) -> Array:
             if axis is None:
@@ -83,7 +83,7 @@ class _Heads:
         return [slice_of(x, axis) for x, axis in zip(arrays, axes, strict=True)]
 
     def map(self, one: Callable, axes: list[int | None]) -> list[Array]:
-        """The results of `one(n)` of every key head side by side along their axes; summed where there is none."""
+        """The results of `one(n)` for all key heads, concatenated along their head axes; summed if there is none."""
 
         def zeros(x: Any, axis: int | None) -> Array:
             shape = [size * (self.count if at == axis else 1) for at, size in enumerate(x.shape)]

@@ -1,7 +1,7 @@
-"""Keys that repeat: where the bias is level, keys of one kind are one key, weighted by their number.
+"""Repeated keys: where the bias is constant, all keys of one kind are computed as one key, weighted by their number.
 
-Below the first layer of a decoder without positional embeddings a key is a function of its token's id alone. A head that
-looks everywhere then costs as much as there are ids, not as there are tokens.
+In the first layer of a decoder without positional embeddings, a key is a function of its token's id only. The cost of a
+long-range head is then proportional to the number of ids instead of the number of tokens.
 """
 
 import dataclasses
@@ -16,28 +16,28 @@ from bam_jax.attention.logits.skipping import Runs
 from bam_jax.attention.logits.tokens import EMPTY
 
 LEAST = 64
-"""Queries from which on counting keys by kind costs less than it saves."""
+"""From this many queries on, counting keys by kind saves more than it costs."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Counted:
-    """The keys that are counted by kind: one of each kind, and how often it counts."""
+    """The keys that are counted by kind: one of each kind, and its count."""
 
-    k: Float[Array, "B C K D"]  # [B, C, K, D], of one key of each kind
+    k: Float[Array, "B C K D"]  # [B, C, K, D], one key of each kind
     v: Float[Array, "B C K D"]
-    # [#B, N, C], keys of each kind that each query block counts
+    # [#B, N, C], number of keys of each kind that are counted for each query block
     count: Float[Array, "#B N C"]
     # [#H, N], their bias
     level: Float[Array, "#H N"]
 
 
 def worthwhile(scoring: Scoring, skip: float | str, queries: int, head_width: int, block_k: int) -> bool:
-    """Tell whether keys may be counted by kind: shapes say that it pays in time, and takes no more memory than they do."""
+    """Whether keys may be counted by kind: the shapes imply that it saves time and takes no more memory than the keys."""
     kinds, keys = scoring.keys.kinds, scoring.keys.position.shape[1]
     return (
         kinds is not None
-        and scoring.dropout is None  # which tells keys of one kind apart
+        and scoring.dropout is None  # dropout differs between keys of one kind
         and skip != "off"
         and queries >= LEAST
         and 2 * kinds.count <= keys
@@ -55,7 +55,7 @@ def counted(
     block_q: int,
     block_k: int,
 ) -> tuple[Counted | None, Bool[Array, "H N M"]]:
-    """The tiles whose keys are counted by kind, summed up, and the tiles that are still needed.
+    """The counts of the tiles whose keys are counted by kind, and the tiles that must still be computed.
 
     sum_j exp(t_i (q_i . k_j + b)) v_j = sum_c n_c exp(t_i (q_i . k_c + b)) v_c   over the keys j whose bias is b
     """
@@ -67,7 +67,7 @@ def counted(
     near = Runs.of((needed & ~flat).any(0))
     place = jnp.arange(flat.shape[-1])
     inside = (place >= near.first[:, None]) & (place < (near.first + near.length)[:, None])
-    # A query block walks over a run of key blocks: a level one among them is computed there, and must not count twice.
+    # A query block walks over a run of key blocks. A constant-bias block in the run is computed there and must not count twice.
     flat = flat & ~inside
 
     kinds = scoring.keys.kinds
@@ -76,9 +76,9 @@ def counted(
     rows, slots = jnp.arange(kind.shape[0])[:, None], jnp.arange(kind.shape[1], dtype=jnp.int32)
     in_block = jnp.zeros((kind.shape[0], flat.shape[1], kinds.count), jnp.float32)
     in_block = in_block.at[rows, slots // block_k, kind].add(filled.astype(jnp.float32))
-    # Counts are whole numbers, exact in float32 up to 2^24 where the product is not rounded.
+    # Counts are integers, exact in float32 up to 2^24 if the product is not rounded.
     count = jnp.einsum("nm,bmc->bnc", flat.astype(jnp.float32), in_block, precision="highest")
-    # The last key of each kind stands for all; a kind without keys takes the first slot, with a count of 0.
+    # The last key of each kind represents all of them; a kind without keys uses the first slot, with a count of 0.
     last = jnp.zeros((kind.shape[0], kinds.count), jnp.int32).at[rows, kind].max(jnp.where(filled, slots, 0))
     take = lambda x: jnp.take_along_axis(x, last[:, :, None, None], axis=1)
     return Counted(*mask_nonfinite(take(k), take(v)), count, level), needed & ~flat

@@ -1,19 +1,19 @@
 """The backend for Hopper GPUs: flash attention in Mosaic GPU, with the bias computed and differentiated tile by tile.
 
-A block of threads holds 128 queries (forward, and the gradients of the query side) or keys (the gradients of the key side), 64
-in each of its two computing warpgroups, and a third warpgroup brings the blocks of the streamed side through shared memory. What
-is stationary lies along the rows of a tile, so that every sum over the other side runs along a row, inside four threads. Operands
-keep their layout [B, T, H, D]. Positions are inputs, so that packed, cached and rotated tokens need no kernel of their own.
-A relative bias comes in strips where offsets are those of slots, so that its formula costs a tile nothing; see `gpu_strips`,
-and `gpu_profiles` for strips that queries mix.
+A thread block holds 128 queries (forward, and the gradients of the query side) or keys (the gradients of the key side), 64 in
+each of its two compute warpgroups. A third warpgroup copies the blocks of the streamed side into shared memory. The stationary
+side lies along the rows of a tile, so every sum over the streamed side runs along a row, within four threads. Operands keep
+their layout [B, T, H, D]. Positions are inputs, so packed, cached and rotated tokens need no separate kernels.
+Where position offsets equal slot offsets (see `strips`), a relative bias is read from strips, so tiles do not evaluate its
+formula; see `gpu_strips`, and `gpu_profiles` for strips that queries mix.
 
-It is compiled for an H100 and interpreted on a CPU by its tests. On an H100 and an H200 it has parity with every bias and mask,
-and the same bits in each run (docs/accelerator.md). That was before strips, before results were stored in the operands' type
-through shared memory, the output in two halves, before values that are not finite were replaced there, and before
-`gpu_diagonals` and `gpu_profiles`. All this has only been compiled, counted (`benchmarks.gpu_static`) and interpreted; the
-addresses of strips, and those of mixed biases, are emulated.
-A formula of many parameters (FIRE, or T5 where offsets are not those of slots) spills registers in the gradients of the query
-side: right, and slow.
+The tests compile it for an H100 and interpret it on a CPU. On an H100 and an H200 it passed the parity tests for every bias and
+mask, with the same bits in each run (docs/accelerator.md). These runs predate strips, results stored in the operands' dtype
+through shared memory, the output in two halves, the replacement of non-finite values in shared memory, `gpu_diagonals` and
+`gpu_profiles`. All of these have only been compiled, counted (`benchmarks.gpu_static`) and interpreted; the addresses of strips
+and of mixed biases are emulated.
+A formula with many parameters (FIRE, or T5 without strips) spills registers in the gradients of the query side, which is correct
+but slow.
 """
 
 import dataclasses
@@ -43,18 +43,18 @@ from bam_jax.biases import Mixture, Uniform
 _DTYPES = (
     "bfloat16",
     "float16",
-)  # Of matrix products as exact as their operands; those of float32 round them to 19 bits.
+)  # Their matrix products are exact in the operands; float32 operands would be rounded to 19 bits.
 
 _MISCOMPILING = range(12080, 12091)
-"""The versions of CUDA whose assembler miscompiles causal masks, as the attention in jax's own examples says. 12.9.1, which does
-not, calls itself 12090 as 12.9.0 does."""
+"""The CUDA versions whose assembler miscompiles causal masks, according to the attention example in JAX's sources. 12.9.1 does
+not, but reports 12090, like 12.9.0."""
 
 # The streamed side's tokens in a tile: backward passes hold logits, weights and their gradients in registers at once.
 _FORWARD_WIDTH, BACKWARD_WIDTH = 128, 64
 
-_PROFILES = 32  # that queries mix, at most
+_PROFILES = 32  # the most profiles that queries may mix
 
-_BITS = 1 / math.log(2)  # in a nat
+_BITS = 1 / math.log(2)  # bits per nat
 
 FEW = 4
 """A head with more trained parameters has no strips of slopes; see `gpu_diagonals`."""
@@ -63,7 +63,7 @@ FEW = 4
 def refuses(
     q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring
 ) -> str | None:
-    """Give the reason why these kernels cannot do it, or None; see `Backend.refuses`."""
+    """The reason why these kernels do not support the call, or None; see `Backend.refuses`."""
     if not q.dtype == k.dtype == v.dtype or q.dtype.name not in _DTYPES:
         return (
             f"q, k and v are all of one of {', '.join(_DTYPES)} in its matrix products, not "
@@ -86,12 +86,12 @@ def refuses(
 
 
 def fits(q: Float[Array, "B T H D"], scoring: Scoring) -> bool | Bool[Array, ""]:
-    """Tell whether the kernels can do what is not refused; see `strips.fits`."""
+    """Whether the kernels can compute a call that is not refused; see `strips.fits`."""
     return strips.fits(q, scoring, LOWERED)
 
 
 def _platform_version() -> str:
-    """The platform's own words for its version, such as "cuda 12090" for CUDA 12.9."""
+    """The platform's version string, such as "cuda 12090" for CUDA 12.9."""
     return jax.extend.backend.get_backend().platform_version
 
 
@@ -104,7 +104,7 @@ def forward(
     *,
     alone: bool = False,
 ) -> tuple[Any, Float[Array, "B H T"]]:
-    """Attend, with the log-normaliser, by the running softmax; see `Backend.forward`, and `Backend.alone`."""
+    """Attention and its log-normaliser, with a running softmax; see `Backend.forward` and `Backend.alone`."""
     if q.shape[1] == 1:
         out, lse = _one_query(q, k, v, scoring)
         return out.astype(q.dtype) if alone else Halves.of(out, q.dtype), lse
@@ -115,7 +115,7 @@ def forward(
 def tiled_forward(
     q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, shift: Array | None, *, alone: bool = False
 ) -> tuple[Any, Array]:
-    """`forward` by the kernel, with the bias in strips, or without a shift as a formula."""
+    """`forward` by the kernel, with the bias in strips or, if `shift` is None, as a formula."""
     pipeline = TilePipeline.of(q, k, v, scoring, tiling, shift)
     halves = [q.dtype] if alone else [q.dtype] * 2
     finish = functools.partial(_forward_finish, halves)
@@ -128,16 +128,16 @@ def tiled_forward(
 
 
 def forward_width(width: int, *, mixed: bool) -> int:
-    """Keys of a tile, forward: mixed biases go through shared memory, of which wide heads leave less."""
+    """Keys per tile in the forward pass. Mixed biases need shared memory, of which wide heads leave less."""
     return BACKWARD_WIDTH if mixed and width > 64 else _FORWARD_WIDTH
 
 
 def _one_query(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
-    """`forward` of one query by XLA: memory bounds it, and a kernel's choice of blocks takes longer than to read them all."""
+    """`forward` of one query by XLA. It is memory-bound, and choosing blocks for a kernel takes longer than reading them all."""
     k, v = mask_nonfinite(k, v)
 
-    # One query head of each key head at a time: XLA reads keys and values as they lie for a product with a vector, several of
-    # them at once, and would copy them for a product with a matrix.
+    # One query head of each key head at a time. For products with vectors, XLA reads keys and values in place, for several
+    # products at once. For a product with a matrix it would copy them.
     def times_k(q: Array, k: Array) -> Array:
         of_one = functools.partial(jnp.einsum, "bkd,bskd->bks", preferred_element_type=jnp.float32)
         return jnp.stack([of_one(q[:, :, g], k) for g in range(q.shape[2])], 2)
@@ -150,20 +150,20 @@ def _one_query(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, A
 
 
 def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tiling) -> Gradients:
-    """Compute gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
+    """Gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
     run = functools.partial(tiled_backward, residuals, d_out, tiling)
     return strips.by_slots(residuals.scoring, LOWERED, (Uniform,), run)
 
 
 def _wanted_columns(residuals: Residuals) -> list[int]:
-    """The numbers of the bias's table of parameters whose gradients are wanted."""
+    """The columns of the bias's parameter table whose gradients are wanted."""
     parameters = tile.Parameters.of(residuals.scoring.bias)
     flags = tile.ScoringSums.of(residuals.scoring, parameters, residuals.wanted).of_queries
     return [n for n in range(sum(parameters.sizes)) if flags[n]]
 
 
 def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Array | None) -> Gradients:
-    """`backward` by the kernels, with the bias in strips, or without a shift as a formula."""
+    """`backward` by the kernels, with the bias in strips or, if `shift` is None, as a formula."""
     q, k, v, scoring = residuals.q, residuals.k, residuals.v, residuals.scoring
     pipeline = TilePipeline.of(q, k, v, scoring, tiling, shift)
     matrices = (pipeline.q, pad(d_out.astype(q.dtype), pipeline.block_q))
@@ -179,7 +179,7 @@ def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Ar
         third_kernel = any(wanted.bias)
         scoring, wanted = strips.without_coordinates(scoring), wanted._replace(bias=(), query_coordinate=())
     else:
-        # Each parameter takes a strip more, that of its slopes. Where there are many, a kernel sums the gradient at all offsets.
+        # Each parameter needs another strip for its derivatives. If there are many, a kernel sums the gradient at every offset.
         columns = _wanted_columns(residuals)
         third_kernel = shift is not None and len(columns) > FEW
         if third_kernel:
@@ -190,8 +190,8 @@ def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Ar
     of_queries = sums.of_queries
     if shift is not None:
         of_queries = [True] * len(columns) + of_queries[sum(parameters.sizes) :]
-    # Two kernels, each of which holds what it sums: none adds to numbers that another block of threads adds to as well, and
-    # the order of every sum is the same in each run.
+    # Two kernels, each of which holds its own sums: no two thread blocks add to the same numbers, so the order of every sum is
+    # the same in each run.
     query_kernel = Kernel(
         "query_gradients",
         functools.partial(_gradient_start, [None, *(x.shape[0] for x in of_weights)], query_sums),
@@ -232,15 +232,15 @@ def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Ar
 
 
 def _logits(loaded: LoadedTile, product: Array, sides: Callable) -> tuple[Array, float, Array, Array]:
-    """A tile's logits and their unit in bits, those before temperature and mask, and the scores of content.
+    """A tile's logits and their unit in bits, the logits before temperature and mask, and the content scores.
 
-    `sides(columns)` are the queries and the keys. Exponents are those of 2, as the chip has them: one fused operation
-    multiplies a logit by its unit and subtracts the row's maximum.
+    `sides(columns)` returns the queries and the keys. Exponentials have base 2, as in hardware: one fused operation multiplies
+    a logit by its unit and subtracts the row's maximum.
     """
     queries, keys = sides(loaded.along_columns)
     content, scores, unit = loaded.content, product, _BITS
     bare = isinstance(loaded.bias, Uniform) and queries.temperature is None and content.soft_cap is None
-    # A positive scale keeps their order, one that is not tiny hidden logits below the first maximum.
+    # A positive scale keeps the order of logits. If it is not tiny, it keeps hidden logits below the first maximum.
     if bare and content.scale * HIDDEN < 2 * FLOOR:
         unit *= content.scale
     else:
@@ -256,7 +256,7 @@ def _logits(loaded: LoadedTile, product: Array, sides: Callable) -> tuple[Array,
 
 
 def _forward_start(width: int) -> tuple:
-    # The maximum starts above `HIDDEN`: where all keys of a tile are hidden their exponents are 0, and not 1.
+    # The maximum starts above `HIDDEN`, so if all keys of a tile are hidden, their exponentials are 0 instead of 1.
     return constant_vector(FLOOR), constant_vector(0.0), zeros(width)
 
 
@@ -265,9 +265,9 @@ def _forward_step(loaded: LoadedTile, state: tuple) -> tuple:
     top, total, sums = state
     sides = lambda columns: (loaded.along_rows, columns)
     logits, unit, *_ = _logits(loaded, product(q, k), sides)
-    highest = jnp.maximum(top, logits.max(1) * (unit / _BITS))  # in nats, in which it is exact
+    highest = jnp.maximum(top, logits.max(1) * (unit / _BITS))  # in nats, where it is exact
     weights = jnp.exp2(logits * unit - spread(highest * _BITS, logits.shape))
-    # What was summed so far is relative to the old maximum. It shrinks first, since the tensor cores add on top of it.
+    # The sums so far are relative to the old maximum. They are rescaled first, because the tensor cores accumulate onto them.
     shrink = jnp.exp2((top - highest) * _BITS)
     kept = drop(weights, lowered(tile.dropout_factor, loaded.along_rows, loaded.along_columns))
     sums = add_product(sums * spread(shrink, sums.shape), kept.astype(v.dtype), v)
@@ -284,7 +284,7 @@ def _forward_finish(halves: list[jnp.dtype], state: tuple) -> tuple:
     if len(halves) == 1:
         return (result,), (lse,)
     rest = out - result.astype(out.dtype)
-    return (result, jnp.where(jnp.abs(rest) < -HIDDEN, rest, 0.0)), (lse,)  # 0 beside a result that is not finite
+    return (result, jnp.where(jnp.abs(rest) < -HIDDEN, rest, 0.0)), (lse,)  # 0 if the result is not finite
 
 
 def _as_it_is(x: Array) -> Array:
@@ -292,12 +292,12 @@ def _as_it_is(x: Array) -> Array:
 
 
 def _gradient_start(widths: list[int | None], vectors: int, width: int) -> tuple:
-    """Start all sums at zero; a width of None is that of heads."""
+    """Start all sums at zero; a width of None is the head width."""
     return tuple(zeros(n or width) for n in widths), tuple(constant_vector(0.0) for _ in range(vectors))
 
 
 def _gradient_finish(last: tuple[Callable, ...], state: tuple) -> tuple:
-    """The sums, after what is done last to each matrix."""
+    """The sums, after the last operation on each matrix."""
     matrices, vectors = state
     return tuple(finish(x) for x, finish in zip(matrices, last, strict=True)), vectors
 
@@ -306,8 +306,8 @@ def _query_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
     """Add a tile to dq and the sums over keys: d_logit = weight * (d_out . v - delta)."""
     (k, _), (queries, *_), ((dq, *d_weights), d_query) = loaded.streamed, loaded.along_rows, state
     if d_query and jax.tree.leaves(loaded.bias) and not isinstance(loaded.bias, StripBias):
-        # What a formula and its gradient share would lie in registers on both ways around a mask, and around the mending of
-        # values: more than there are.
+        # The values that a formula and its gradient share would stay in registers across both branches of the mask, and across
+        # the mending of values. There are not enough registers for that.
         loaded.mend()
         loaded = dataclasses.replace(loaded, whole=False, mend=lambda: None)
     d_logits, raw, scores = _d_logits(loaded)
@@ -327,25 +327,25 @@ def _query_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
 
 
 def _d_logits(loaded: LoadedTile) -> tuple[Array, Array, Array]:
-    """A tile's d_logit, its logits before temperature and mask, and the scores of content."""
+    """A tile's d_logit, its logits before temperature and mask, and the content scores."""
     (q, d_out), (k, v) = loaded.stationary, loaded.streamed
     queries, lse, delta = loaded.along_rows
     logits, unit, raw, scores = _logits(loaded, product(q, k), lambda columns: (queries, columns))
-    # Weights are computed again from the log-normaliser: the table of weights is never in memory.
+    # Weights are recomputed from the log-normaliser: the full weights are never in memory.
     factor = lowered(tile.dropout_factor, queries, loaded.along_columns)
-    # Subtracted first: of a bias of thousands of nats the product would be rounded.
+    # Subtract first: with a bias of thousands of nats, the product would be rounded.
     weights = jnp.exp2((logits - lse * (_BITS / unit)) * unit)
     return weights * (drop(product(d_out, v), factor) - delta), raw, scores
 
 
 def _bias_cotangent(loaded: LoadedTile) -> Array:
-    """That of a tile's biases."""
+    """The cotangent of a tile's biases."""
     temperature, (d_logits, *_) = loaded.along_rows[0].temperature, _d_logits(loaded)
     return d_logits if temperature is None else d_logits * temperature
 
 
 def _key_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
-    """Add a tile to dk, dv and the sums over queries; the tile is the transpose of that in `_query_step`."""
+    """Add a tile to dk, dv and the sums over queries; the tile is the transpose of the one in `_query_step`."""
     (k, v), (q, d_out) = loaded.stationary, loaded.streamed
     queries, lse, delta = loaded.along_columns
     (dk, dv), d_key = state
@@ -366,7 +366,7 @@ def _key_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
 def _accumulate(total: tuple, summands: list[Array], wanted: list[bool]) -> tuple:
     """Add the row sums of those summands [64, n] that are wanted.
 
-    Behind the flags there may be summands of coordinates that stand for positions, which nobody wants.
+    There may be more summands than flags: those of coordinates that are positions, which are not wanted.
     """
     chosen = [summand for summand, flag in zip(summands, wanted, strict=False) if flag]
     return tuple(x + row_sum(summand) for x, summand in zip(total, chosen, strict=True))

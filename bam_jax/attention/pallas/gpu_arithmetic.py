@@ -1,7 +1,7 @@
-"""The arithmetic of one computing warpgroup of a Hopper GPU: matrix products into its registers, and sums along their rows.
+"""The arithmetic of one compute warpgroup of a Hopper GPU: matrix products into its registers, and sums along rows.
 
-A tile is 64 rows of float32 numbers. Its layout, WGMMA, is that in which the tensor cores leave a product: each row lies in
-the registers of four neighbouring threads, so that a sum along a row takes two shuffles and no shared memory.
+A tile has 64 rows of float32 numbers. Its layout, WGMMA, is the layout of tensor-core results: each row lies in the registers
+of four neighbouring threads, so a sum along a row takes two shuffles and no shared memory.
 """
 
 import dataclasses
@@ -20,22 +20,22 @@ from bam_jax.system.platform import platform
 TILE_ROWS = 64
 """Rows of a tile: those of one warpgroup's matrix product."""
 
-# Computing warpgroups. Of three, a thread would have about 150 registers, and sums and logits of 128-wide heads alone take 128.
+# Compute warpgroups. With three, a thread would have about 150 registers, and the sums and logits of 128-wide heads take 128.
 COMPUTING = 2
 
-# Bytes of a row of shared memory, permuted so that the tensor cores read eight rows without bank conflicts. The longest that
-# divides a matrix's width is used, and head widths are padded to a multiple of the shortest.
+# Swizzles, in bytes per row: rows of shared memory are permuted so that the tensor cores read eight rows without bank conflicts.
+# The longest one that divides a matrix's width is used, and head widths are padded to a multiple of the shortest.
 SWIZZLES = 128, 64, 32
 
 INTERPRETER: Any = plgpu.InterpretGPUParams()
 """How kernels run on a CPU."""
 
 ALONG_ROWS, ALONG_COLUMNS = plgpu.Layout.WGMMA.reduce(1), plgpu.Layout.WGMMA.reduce(0)
-"""The layouts of a vector with one number for each row, and for each column, of a tile."""
+"""The layouts of vectors with one number for each row, and for each column, of a tile."""
 
 
 def interpreted() -> bool:
-    """Whether kernels run in the interpreter, on a CPU, which has no threads of a warpgroup."""
+    """Whether kernels run in the CPU interpreter, which does not model the threads of a warpgroup."""
     return platform() == "cpu"
 
 
@@ -44,7 +44,7 @@ def product(a: Any, b: Any) -> Array:
 
     def run(total: Any) -> Array:
         plgpu.wgmma(total, a, b.transpose((1, 0)))
-        return total[...]  # reading waits for the tensor cores, which work on their own
+        return total[...]  # reading waits for the tensor cores, which run asynchronously
 
     return pl.run_scoped(run, plgpu.ACC((a.shape[0], b.shape[0]), jnp.float32))
 
@@ -52,7 +52,8 @@ def product(a: Any, b: Any) -> Array:
 def add_product(total: Array, a: Array, b: Any) -> Array:
     """Add a product to a sum, total [64, D] + a [64, n] b [n, D], with a in registers and b in shared memory.
 
-    The tensor cores sum where `total` lies: the product takes no registers of its own. The interpreter has none.
+    The tensor cores accumulate into the registers of `total`, so the product needs no others. The interpreter has no tensor
+    cores.
     """
     if interpreted():
         return total + jax.lax.dot(a, b[...], preferred_element_type=jnp.float32)
@@ -65,25 +66,25 @@ def spread(x: Array, shape: tuple[int, ...], axis: int = 0) -> Array:
 
 
 def constant_vector(value: float) -> Array:
-    """Make a vector of one number for each row of a tile, [64]."""
+    """A vector with the same number for each row of a tile, [64]."""
     return plgpu.layout_cast(jnp.full((TILE_ROWS,), value, jnp.float32), ALONG_ROWS)
 
 
 def zeros(width: int) -> Array:
-    """Make a sum that starts, [64, width]."""
+    """The start of a sum, [64, width]."""
     return plgpu.layout_cast(jnp.zeros((TILE_ROWS, width), jnp.float32), plgpu.Layout.WGMMA)
 
 
 def row_sum(x: Array) -> Array:
     """Sum each row of a tile, [64, n] -> [64]."""
-    # A part may be one number for all of the tile, which has no layout yet.
+    # x may be a constant, which has no layout yet.
     return plgpu.layout_cast(x, plgpu.Layout.WGMMA).sum(1)
 
 
 def swizzled(x: Any, row: int) -> tuple:
-    """The order of a matrix in shared memory that the tensor cores read, 8 rows of at most 128 bytes at a time.
+    """The tiling and swizzle of a matrix in shared memory for the tensor cores, 8 rows of at most 128 bytes at a time.
 
-    Columns are cut at multiples of `row` numbers alone.
+    The matrix may be sliced only at columns that are multiples of `row`.
     """
     tiled: Any = plgpu.TilingTransform
     swizzle: Any = plgpu.SwizzleTransform
@@ -92,7 +93,7 @@ def swizzled(x: Any, row: int) -> tuple:
 
 
 def keep_finite(x: Any) -> None:
-    """Replace by 0 what is not finite in a matrix [n, D] in shared memory, n a multiple of 64, for the tensor cores."""
+    """Replace non-finite numbers by 0 in a matrix [n, D] in shared memory, n a multiple of 64, for the tensor cores."""
     for start in range(0, x.shape[0], TILE_ROWS):
         rows = x.at[pl.ds(start, TILE_ROWS)]
         wide = plgpu.load(rows, layout=plgpu.Layout.WGMMA).astype(jnp.float32)
@@ -102,20 +103,20 @@ def keep_finite(x: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """Where the numbers of a tile lie in shared memory: row r, column c at first + r * by_row + c * by_column."""
+    """Addresses of a tile's numbers in shared memory: row r, column c is at first + r * by_row + c * by_column."""
 
     first: int
     by_row: int
     by_column: int
 
     def start(self, thread: Any) -> Any:
-        """The place of the first number of a thread; tiles of several warpgroups lie one below the other."""
+        """The address of a thread's first number; tiles of several warpgroups are stacked."""
         lane = thread % 32
         row = thread // 32 * 16 + lane // 4
         return row * self.by_row + lane % 4 * (2 * self.by_column) + self.first
 
     def steps(self, columns: int) -> tuple[np.ndarray, tuple[int, ...]]:
-        """How far behind `start` each of its pairs begins, in the order of registers, and the registers' shape."""
+        """The distance from `start` to each of a thread's pairs, in register order, and the registers' shape."""
         layout = mgpu.WGMMA_LAYOUT
         shape = layout.registers_shape((TILE_ROWS, columns))
         strides = layout.tiling.tile_strides((columns, 1))

@@ -1,8 +1,8 @@
 """The gradient of a relative bias at every offset, whatever its parameters are.
 
-Tiles on one diagonal of the table of tiles have the same offsets at the same places. A block of threads walks along such a
-diagonal, in several texts of the batch, and adds up its tiles. XLA sums the result along the diagonals inside it. Tiles of
-mixed profiles are moved to their offsets and multiplied by the weights before they are added up; see `gpu_profiles`.
+All tiles on one diagonal of the tile grid have the same offsets at the same elements. A thread block walks along such a
+diagonal, for several rows of the batch, and sums its tiles. XLA then sums along the diagonals inside the result. For mixed
+profiles, a tile's numbers are moved to their offsets and multiplied by the weights before the sum; see `gpu_profiles`.
 """
 
 import functools
@@ -38,14 +38,14 @@ from bam_jax.biases import Bias
 from bam_jax.biases.base import sum_to
 from bam_jax.system.axes import typed
 
-_WIDTH = 64  # keys of a tile; its queries are those of both computing warpgroups
+_WIDTH = 64  # keys of a tile; its queries are those of both compute warpgroups
 
-# Blocks of threads: 8 for each multiprocessor, half of which have nothing to do in causal attention. More would only write more.
+# Thread blocks: 8 per multiprocessor. Half of them have no work in causal attention. More would only write more results.
 _BLOCKS = 1056
 
 _BYTES = (
     2**28
-)  # of sums in memory at once. A head takes about 1 KB a token: long texts are computed some heads at a time.
+)  # of sums in memory at once. A head takes about 1 KB per token, so long texts are computed a few heads at a time.
 
 
 class _Inputs(NamedTuple):
@@ -62,17 +62,17 @@ class _Inputs(NamedTuple):
 
 
 def bias_gradient(tiles: TilePipeline, cotangent: Callable, query_matrices: tuple, query_vectors: Any) -> Bias:
-    """Give the cotangent of the bias of a pipeline whose bias comes in strips.
+    """The cotangent of the bias of a pipeline whose bias comes in strips.
 
     Args:
-        cotangent: gives that of a tile's biases, [64, 64], from its `LoadedTile`.
-        query_matrices, query_vectors: as `TilePipeline.over_keys` takes them.
+        cotangent: function from a `LoadedTile` to the cotangent of the tile's biases, [64, 64].
+        query_matrices, query_vectors: as in `TilePipeline.over_keys`.
     """
     assert tiles.strip_bias is not None
     batch, length, heads, _ = tiles.q.shape
     blocks = length // HELD, tiles.k.shape[1] // _WIDTH
     table = tiles.strips((HELD, _WIDTH), blocks, keys_in_rows=False)
-    # What a computing warpgroup adds up: tiles, or of mixed profiles two halves of their offsets.
+    # The sums of a compute warpgroup: one tile or, for mixed profiles, the two halves of its offsets.
     sums, width = (2, 2 * table.columns) if isinstance(table, ProfileStrips) else (1, _WIDTH)
     parts = min(batch, max(1, _BLOCKS // (heads * table.count)))  # of the batch
     fitting = max(1, _BYTES // (4 * parts * table.count * sums * HELD * width))
@@ -108,7 +108,7 @@ def bias_gradient(tiles: TilePipeline, cotangent: Callable, query_matrices: tupl
     )
 
     def of_heads(first: Array) -> Float[Array, "h O"]:
-        """The cotangent of these heads' biases at all offsets, or that of each of the profiles that they share."""
+        """The cotangent of these heads' biases, or of each of the profiles that they share, at all offsets."""
         with jax.enable_x64(False):
             made = run(first[None], *leaves[1:]).sum(0)
         of_strips = gpu_profiles.strip_sums(made.sum(0)) if tiles.weights else _diagonal_sums(made)
@@ -132,10 +132,10 @@ def _body(
     out: Any,
     passage: Any,
 ) -> None:
-    """All that one block of threads does; see `gpu_pipeline`."""
+    """The program of one thread block; see `gpu_pipeline`."""
     own_head, place, part, group = (jax.lax.axis_index(name) for name in ("head", "diagonal", "part", "group"))
     h = inputs.first_head[0] + own_head
-    diagonal = table.count - 1 - place  # that of causal attention with most tiles first
+    diagonal = table.count - 1 - place  # in causal attention, the one with most tiles comes first
     start, steps, whole_start, whole_steps = (inputs.runs[n, h, diagonal] for n in range(4))
     first_flawed = inputs.flawed[0]
     own = pl.ds(group * TILE_ROWS, TILE_ROWS)
@@ -177,13 +177,13 @@ def _body(
         return (total[0] + d_tile,) if mixed is None else mixed.add_to_profiles(total, d_tile)
 
     def specs(tokens: int, number: Callable, matrices: tuple, vectors: Any) -> tuple:
-        """Those of one side: a text, a block of its tokens, a head."""
+        """The block specs of one side: a batch row, a block of its tokens, a head."""
         text = lambda ref, b: (part * texts + b) if ref.shape[0] > 1 else 0
         head = lambda ref, axis: h // (tiles.q.shape[2] // ref.shape[axis])
 
         def matrix(ref: Any) -> Any:
             place = lambda b, step: (text(ref, b), number(step), head(ref, 2), 0)
-            pieces = 2 if ref is weights else 1  # which are multiplied on their own
+            pieces = 2 if ref is weights else 1  # each multiplied separately
             order = swizzled(ref, ref.shape[3] // pieces)
             return plgpu.BlockSpec((None, tokens, None, ref.shape[3]), place, transforms=order)
 
@@ -203,7 +203,7 @@ def _body(
         in_specs=(
             *specs(HELD, query_block, *operands[:2]),
             *specs(_WIDTH, key_block, *operands[2:4]),
-            # The same at each step; the pipeline asks for indices that depend on it.
+            # The same at each step, but the pipeline requires indices that depend on the step.
             table.spec(lambda b, step: diagonal + 0 * step, 0),
         ),
         # Nothing is stationary, and a block has 128 queries, twice `_WIDTH`.
@@ -223,13 +223,13 @@ def _body(
 
 
 def _key_block(table: StripTable, diagonal: Any, n: Any) -> Any:
-    """The block of keys that a diagonal has beside block `n` of queries: the inverse of `StripTable.index`."""
+    """The key block where a diagonal meets query block `n`: the inverse of `StripTable.index`."""
     return (diagonal - table.index(n, 0)) // (table.block_k // table.step)
 
 
 def _runs(tiles: TilePipeline, table: StripTable) -> Int[Array, "4 H G"]:
-    """For each diagonal the first block of queries and how many there are, of those that need their tile there, and of tiles
-    without hidden pairs.
+    """For each diagonal, the first query block and the number of query blocks, first of those whose tile on the diagonal is
+    needed, then of those whose tile there has no hidden pairs.
     """
     n = jnp.arange(table.query_blocks, dtype=jnp.int32)
     m = _key_block(table, jnp.arange(table.count, dtype=jnp.int32)[:, None], n)  # [G, N]
@@ -246,15 +246,16 @@ def _runs(tiles: TilePipeline, table: StripTable) -> Int[Array, "4 H G"]:
 
 
 def _diagonal_sums(x: Float[Array, "*H n m"]) -> Float[Array, "*H d"]:
-    """Sum along the diagonals inside tiles, the one of the last row and the first column first."""
+    """Sum along the diagonals inside tiles, starting with the diagonal of the last row and the first column."""
     n, m = x.shape[-2:]
-    # In rows one shorter than they are, each begins one place behind the row above: flipped, rows lie as their diagonals do.
+    # Reshaped to rows that are one number shorter, each flipped row starts one column after the row above, so diagonals become
+    # columns.
     flat = jnp.pad(x[..., ::-1, :], [(0, 0)] * (x.ndim - 1) + [(0, n)]).reshape(*x.shape[:-2], -1)[..., :-n]
     return flat.reshape(*x.shape[:-2], n, n + m - 1).sum(-2)
 
 
 def _offset_sums(strips: Float[Array, "H G n"], step: int) -> Float[Array, "H O"]:
-    """Sum what lies in several strips: the transpose of `StripTable.cut`, whose own would add in any order on a GPU."""
+    """Sum where strips overlap: the transpose of `StripTable.cut`. JAX's own transpose would sum in no fixed order on a GPU."""
     heads, count, used = strips.shape
     pieces = (used + 1) // step
     parts = jnp.pad(strips, ((0, 0), (0, 0), (0, 1))).reshape(heads, count, pieces, step)

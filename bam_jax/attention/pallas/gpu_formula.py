@@ -1,4 +1,4 @@
-"""A bias's formula and its gradient in the terms that Mosaic, the compiler of GPU kernels, lowers."""
+"""A bias's formula and its gradient in primitives that Mosaic, the compiler of GPU kernels, lowers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,16 +20,16 @@ def cotangents(*arguments: Any) -> tuple:
 
 
 def lowered(function: Callable, *arguments: Any) -> Any:
-    """The results of a function inside a kernel, in terms that Mosaic lowers: no `add_any`, no negative power."""
-    # JAX's own derivatives bring primitives in that Mosaic lacks, and custom ones stand in the way of jax 0.11's count of
-    # shared memory: traced, they are replaced one by one.
+    """The results of a function inside a kernel, in primitives that Mosaic lowers: no `add_any`, no negative power."""
+    # JAX's derivatives introduce primitives that Mosaic lacks, and custom derivatives break the count of shared memory in jax
+    # 0.11. The function is therefore traced, and such primitives are replaced one by one.
     traced, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
     results = _evaluate(traced.jaxpr, traced.consts, jax.tree.leaves(arguments))
     return jax.tree.unflatten(jax.tree.structure(shape), results)
 
 
 def _evaluate(jaxpr: Any, constants: Any, arguments: list) -> list:
-    """A jaxpr's results, equation by equation, each primitive by itself or by what Mosaic has in its place."""
+    """A jaxpr's results, evaluated equation by equation; primitives that Mosaic lacks are replaced."""
     known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
 
     def read(x: Any) -> Any:

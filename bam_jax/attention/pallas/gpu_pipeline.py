@@ -1,7 +1,7 @@
-"""The pipeline that GPU kernels run in: two warpgroups compute on tiles, a third brings blocks through shared memory.
+"""The pipeline that GPU kernels run in: two warpgroups compute tiles, a third copies blocks into shared memory.
 
-The stationary side lies along the rows of the tiles, 64 in each computing warpgroup. Every sum over the streamed side then runs
-along a row, inside four threads. The streamed side passes by in blocks that both computing warpgroups read.
+The stationary side lies along the rows of the tiles, 64 in each compute warpgroup. Every sum over the streamed side then runs
+along a row, within four threads. The streamed side arrives in blocks that both compute warpgroups read.
 """
 
 import dataclasses
@@ -39,58 +39,58 @@ from bam_jax.attention.pallas.strips import hides_later, without_coordinates
 from bam_jax.biases import Bias, Mixture, Uniform
 from bam_jax.system.axes import typed
 
-HELD = COMPUTING * TILE_ROWS  # tokens that a block of threads holds
+HELD = COMPUTING * TILE_ROWS  # tokens that a thread block holds
 
 # Buffers of each operand: tiles are computed from one while the other is filled.
 _STAGES = 2
-_SHARED_MEMORY = 227 * 2**10  # Bytes that a block of threads has on Hopper.
-_KILOBYTE = 2**10  # What the buffers of a vector take; sums along rows and barriers take three.
+_SHARED_MEMORY = 227 * 2**10  # Bytes per thread block on Hopper.
+_KILOBYTE = 2**10  # Taken by the buffers of a vector; row sums and barriers take three.
 
-MEMORY_REGISTERS = 40  # Of a thread that only starts copies; the computing warpgroups share what it gives back.
-# Tokens of which few tiles are negligible: by an estimate, reading all queries and keys for the bounds takes longer.
+MEMORY_REGISTERS = 40  # Per thread that only starts copies; the compute warpgroups share the registers it releases.
+# Sequences up to this length have few negligible tiles. By an estimate, reading all queries and keys for bounds takes longer.
 _SHORT = 512
 
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """The work of the computing warpgroups."""
+    """The work of the compute warpgroups."""
 
-    name: str  # as profilers show it
+    name: str  # shown by profilers
     start: Callable  # (head width) -> state, before the first tile
     step: Callable  # (tile, state) -> state
     finish: Callable  # state -> (matrices [64, D], vectors [64]) to store
     width: int  # the streamed side's tokens in a tile
     slopes: tuple[
         int, ...
-    ] = ()  # the numbers of the bias's table whose slopes it reads, where the bias comes in strips
+    ] = ()  # the columns of the bias's parameter table whose derivatives it reads, if the bias comes in strips
 
 
 @dataclasses.dataclass(frozen=True)
 class LoadedTile:
-    """One tile as a warpgroup sees it: matrices in shared memory, and vectors of its tokens in registers."""
+    """The data of one tile for a warpgroup: matrices in shared memory, and vectors of its tokens in registers."""
 
     stationary: tuple  # references to matrices of the side that lies along the rows, [64, D]
     streamed: tuple  # references to matrices of the side that lies along the columns, [n, D]
-    along_rows: Any  # trees of vectors of either side, spread over the tile, [64, n]
+    along_rows: Any  # trees of vectors of each side, broadcast to the tile, [64, n]
     along_columns: Any
     columns_again: (
-        Callable  # () -> the latter, for a mask, so that a tile without one does not read what only a mask needs
+        Callable  # () -> along_columns, read again for the mask; tiles without a mask do not read what only masks need
     )
-    # () -> None: replaces values of keys that are not finite, before they are multiplied; a tile without a mask has none
+    # () -> None: replaces non-finite values of keys before they are multiplied; a tile without a mask has none
     mend: Callable
     whole: Array | bool  # whether every query sees every key, and the values of all keys are finite
-    bias: Any  # of this head, its parameters spread, too; or of this tile, from a strip or mixed from several
-    mixed: MixedTile | None  # what it was mixed from
-    content: Content  # what products of queries and keys become
+    bias: Any  # of this head, with its parameters broadcast too; or of this tile, from a strip or mixed from several
+    mixed: MixedTile | None  # the operands of a mixed bias
+    content: Content  # the content scores of products
 
 
 class _Side(NamedTuple):
-    """The operands of one side: matrices [B, length, heads, D], a tree of vectors [#B, #H, 1, length], tokens of a block."""
+    """The operands of one side: matrices [B, length, heads, D], a tree of vectors [#B, #H, 1, length], tokens per block."""
 
     matrices: tuple
     vectors: Any
     block: int
-    weights: tuple = ()  # those of queries; see `TilePipeline`
+    weights: tuple = ()  # for queries only; see `TilePipeline`
 
     @property
     def operands(self) -> tuple:
@@ -99,7 +99,7 @@ class _Side(NamedTuple):
 
     @property
     def orders(self) -> list[tuple]:
-        """How they lie in shared memory; both parts of the weights are multiplied on their own."""
+        """Their tiling and swizzle in shared memory; the two parts of the weights are multiplied separately."""
         return [
             *(swizzled(x, x.shape[3]) for x in self.matrices),
             *(swizzled(x, x.shape[3] // 2) for x in self.weights),
@@ -117,12 +117,12 @@ class _Inputs(NamedTuple):
     other_matrices: tuple
     other_vectors: Any
     strips: Any  # [#H, strips, numbers], or none
-    near: Any  # [2], the first strip of mixed profiles that are not all 0, and the first one behind them; None: all may be
+    near: Any  # [2], the range of strips whose mixed profiles are not all 0, end excluded; None: any may be nonzero
 
 
 @dataclasses.dataclass(frozen=True)
 class TilePipeline:
-    """The operands padded to whole blocks and swizzled rows, and the tiles of the table of logits to walk over."""
+    """The operands, padded to whole blocks and swizzled rows, and the tiles of the logits to compute."""
 
     q: Array  # [B, T, H, D]
     k: Array  # [B, S, K, D]
@@ -130,22 +130,22 @@ class TilePipeline:
     queries: tile.Queries
     keys: tile.Keys
     table: Array | None  # [H, P], the parameters of the bias; None: it has none
-    flawed: Array  # [1], the first slot with a value that is not finite; `EMPTY`: there is none
+    flawed: Array  # [1], the first slot with a non-finite value; `EMPTY` if there is none
     parameters: tile.Parameters
-    # [2, 4, H, N]: for each block of queries, and for each of keys, the first block of the other side and their number, of those
-    # that it needs and of those without hidden pairs
+    # [2, 4, H, N]: for each query block, and for each key block, the first block and the number of blocks of the other side,
+    # first of those that it needs, then of those without hidden pairs
     runs: Array
     block_q: int
     block_k: int
     content: Content
     strip_bias: tuple[Bias, Array, bool] | None  # the first fields of its strips; None: it is a formula
-    weights: tuple[Array, ...]  # of the profiles that queries mix, one array [B, T, H, 2 C]; none: they do not
+    weights: tuple[Array, ...]  # of the profiles that queries mix, one array [B, T, H, 2 C]; empty: no mixture
 
     @classmethod
     def of(cls, q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, shift: Array | None) -> "TilePipeline":
-        """Lay out an attention's operands, [B, T, H, D] and [B, S, K, D], and find out over which tiles to walk.
+        """Lay out the operands of attention, [B, T, H, D] and [B, S, K, D], and find the tiles to compute.
 
-        With a shift (see `strips.slot_shift`) the bias comes in strips, without one it is a formula.
+        With a shift (see `strips.slot_shift`) the bias comes in strips, otherwise it is a formula.
         """
         block_q, block_k = measured_tiles.fill(tiling, q, k).blocks(HELD, HELD)
         if block_q % HELD or block_k % HELD:
@@ -156,9 +156,9 @@ class TilePipeline:
             stacked = gpu_profiles.stack_weights(whole.queries.coordinate, q.dtype)
             weights = (jnp.broadcast_to(stacked, (q.shape[0], stacked.shape[1], q.shape[2], stacked.shape[3])),)
         queries, keys = tile.sides(without_coordinates(whole) if weights else whole)
-        # As `mask_nonfinite`, but neither keys nor values are written again: a number beside each key is added to its logits
-        # before the mask, and kernels replace what is not finite where it lies in shared memory. Without the barrier XLA would
-        # read all values once more, for the first of them.
+        # As `mask_nonfinite`, but without writing new keys and values: a number per key is added to its logits before the mask,
+        # and kernels replace non-finite values in shared memory. Without the barrier, XLA would read all values a second time
+        # to find the first flawed slot.
         flaw = jax.lax.optimization_barrier((v.astype(jnp.float32) * 0).sum(-1).swapaxes(1, 2))  # 0 or NaN
         keys = dataclasses.replace(keys, flaw=skipping.pad(flaw, block_k)[:, :, None])
         formula = scoring.bias if shift is None else Uniform()
@@ -186,7 +186,7 @@ class TilePipeline:
     def strips(
         self, tokens: tuple[int, int], blocks: tuple[int, int], keys_in_rows: bool
     ) -> PairedStrips | ProfileStrips:
-        """The strips of tiles of so many queries and keys, and so many blocks of either."""
+        """The strips for tiles of `tokens` queries and keys, and `blocks` blocks of each."""
         assert self.strip_bias is not None
         bias, shift, hidden = self.strip_bias
         if isinstance(bias, Mixture):
@@ -201,8 +201,8 @@ class TilePipeline:
 
         Args:
             query_matrices, query_vectors: [B, T, H, D], and a tree of [#B, #H, 1, T].
-            matrices: a row of each matrix that the kernel makes, [D] or [2 C], of the operands' type or float32.
-            vectors: how many it makes.
+            matrices: a row of each matrix that the kernel computes, [D] or [2 C], in the operands' dtype or float32.
+            vectors: the number of vectors that it computes.
 
         Returns:
             Matrices [B, T, H, row], and vectors [n, B, H, T] in float32.
@@ -217,8 +217,8 @@ class TilePipeline:
         """Run a kernel that holds keys, for each query head, and walks over the queries that need them; see `over_keys`.
 
         Returns:
-            Matrices [B, S, H, D] and vectors [n, B, H, S], still to be summed over the query heads of a key head: threads of
-            several blocks would otherwise have to add to the same numbers.
+            Matrices [B, S, H, D] and vectors [n, B, H, S], not yet summed over the query heads of a key head: otherwise several
+            thread blocks would have to add to the same numbers.
         """
         stationary = _Side((self.k, self.v), self.keys, self.block_k)
         streamed = _Side(query_matrices, query_vectors, self.block_q, self.weights)
@@ -231,10 +231,10 @@ class _Walk:
 
     tiles: TilePipeline
     kernel: Kernel
-    stationary: _Side  # the side that stays, and the side that passes by
+    stationary: _Side
     streamed: _Side
-    matrices: Sequence[Any]  # a row of each that the kernel makes
-    vectors: int  # how many it makes
+    matrices: Sequence[Any]  # a row of each that the kernel computes
+    vectors: int  # how many it computes
 
     def run(self) -> tuple[list[Array], Array]:
         """The kernel's matrices and vectors."""
@@ -258,7 +258,7 @@ class _Walk:
 
         (batch, _, heads, _), length = self.tiles.q.shape, self.stationary.matrices[0].shape[1]
         matrices = [jax.ShapeDtypeStruct((batch, length, heads, *x.shape), x.dtype) for x in self.matrices]
-        # All vectors are one array, which is summed in one pass.
+        # All vectors are one array, so one pass sums them.
         vectors = [jax.ShapeDtypeStruct((self.vectors, batch, heads, length), jnp.float32)] if self.vectors else []
         run = plgpu.kernel(
             body,
@@ -268,7 +268,7 @@ class _Walk:
                     plgpu.SMEM((COMPUTING, TILE_ROWS, x.shape[3]), x.dtype, transforms=order)
                     for x, order in zip(self.stationary.operands, self.stationary.orders, strict=True)
                 ],
-                # One for each computing warpgroup, which waits for its own matrices alone.
+                # One for each compute warpgroup, which waits only for its own matrices.
                 plgpu.Barrier(num_arrivals=len(self.stationary.operands), num_barriers=COMPUTING),
                 gpu_profiles.passages(self.kernel.width) if self.tiles.weights else [],
             ],
@@ -277,11 +277,11 @@ class _Walk:
             num_threads=COMPUTING + 1,
             thread_name="group",
             kernel_name=self.kernel.name,
-            # exp and division as the chip has them: their error is far below that of two-byte operands.
+            # Hardware exp and division: their error is far below the rounding of two-byte operands.
             compiler_params=plgpu.CompilerParams(approx_math=True),
             interpret=INTERPRETER if interpreted() else None,
         )
-        with jax.enable_x64(False):  # The pipeline's counters are int32 whatever the user's default.
+        with jax.enable_x64(False):  # The pipeline's counters must be int32, also in 64-bit mode.
             results = run(*leaves)
         *made, sums = results if vectors else [*results, jnp.zeros((0, batch, heads, length), jnp.float32)]
         return made, sums
@@ -302,7 +302,7 @@ class _Walk:
         return self.stationary.vectors is self.tiles.keys
 
     def _body(self, inputs: _Inputs, outputs: list, held_memory: list, landed: Any, passage: Any) -> None:
-        """All that one block of threads does; every warpgroup runs it, and the pipeline tells them apart."""
+        """The program of one thread block; every warpgroup runs it, and the pipeline distinguishes them."""
         h, n, b, group = (jax.lax.axis_index(name) for name in ("head", "block", "batch", "group"))
         tokens = pl.ds(n * HELD + group * TILE_ROWS, TILE_ROWS)
         block = n // (self.stationary.block // HELD)
@@ -319,15 +319,15 @@ class _Walk:
         table, specs = self._strips, self._other_specs(start)
 
         def strip(m: Array) -> Array:
-            """The number of a tile's strip."""
+            """The index of a tile's strip."""
             assert table is not None
             return table.index(start + m, n) if self._holds_keys else table.index(n, start + m)
 
         def compute(loop: Callable) -> None:
             for source, target in zip(inputs.held_matrices, mine, strict=True):
                 plgpu.copy_gmem_to_smem(matrix(source).at[tokens], target, landed.at[group])
-            # Vectors go straight to registers while the matrices are on their way; only these must be waited for. "Optimized"
-            # is about banks of shared memory, of which there are none here.
+            # Vectors are loaded to registers while the matrices are copied; only the matrices need a wait. "Optimized" is about
+            # banks of shared memory, which are not involved here.
             load = lambda x: plgpu.load(vector(x).at[tokens], layout=ALONG_ROWS, optimized=False)
             along_rows = jax.tree.map(load, inputs.held_vectors)
             plgpu.barrier_wait(landed.at[group])
@@ -362,16 +362,16 @@ class _Walk:
             whole = (beyond >= 0) & (beyond < whole_steps) & (end <= first_flawed)
 
             def mend() -> None:
-                if not self._holds_keys:  # which were mended before the first tile
-                    # Both warpgroups do this to the whole block. They write the same numbers, so neither disturbs the other.
+                if not self._holds_keys:  # held keys were mended before the first tile
+                    # Both warpgroups do this for the whole block. They write the same numbers, so this race is harmless.
                     pl.when(flawed)(functools.partial(keep_finite, matrices[passing - 1]))
 
             products = tuple(mine[:held]), matrices[:passing]
             loaded = LoadedTile(*products, rows, read(), read, mend, whole, bias, mixed, self.tiles.content)
             return along_rows, self.kernel.step(loaded, state)
 
-        # The memory warpgroup fills a buffer again when both computing ones have left it, and these wait until it is full.
-        # They do not wait for each other: one may multiply while the other takes exponents.
+        # The memory warpgroup refills a buffer when both compute warpgroups have released it, and these wait until it is full.
+        # They do not wait for each other: one may multiply while the other computes exponentials.
         pipeline = plgpu.emit_pipeline_warp_specialized(
             step,
             grid=(steps,),
@@ -388,7 +388,7 @@ class _Walk:
         pipeline(tuple(matrix(x) for x in inputs.other_matrices), jax.tree.map(vector, inputs.other_vectors), strips)
 
     def _other_specs(self, start: Array) -> tuple:
-        """The streamed side's part of each tile, from the first tile that is needed on."""
+        """The block specs of the streamed side, starting at the first tile that is needed."""
         matrices = tuple(
             plgpu.BlockSpec((self.kernel.width, x.shape[3]), lambda m: (start + m, 0), transforms=order)
             for x, order in zip(self.streamed.operands, self.streamed.orders, strict=True)
@@ -399,9 +399,10 @@ class _Walk:
         return matrices, vectors
 
     def _store(self, state: Any, mine: list, outputs: list, b: Array, h: Array, tokens: Any) -> None:
-        """Write the kernel's results: float32 from registers, matrices of the operands' type through shared memory.
+        """Write the kernel's results: float32 from registers, matrices in the operands' dtype through shared memory.
 
-        The latter overwrite this warpgroup's stationary matrices, which are no longer read: as many at a time as there are.
+        The latter overwrite this warpgroup's stationary matrices, which are no longer read, as many at a time as there are
+        stationary matrices.
         """
         matrices, vectors = self.kernel.finish(state)
         count = len(self.matrices)
@@ -433,12 +434,12 @@ class _Walk:
         return ref.at[b, h, 0]
 
     def _indices(self, ref: Any, head_axis: int, b: Array, h: Array) -> tuple:
-        """Where an array that all of a batch, or several query heads, may share has its part for one of them."""
+        """The indices into an array that the rows of a batch, or several query heads, may share."""
         return b if ref.shape[0] > 1 else 0, h // (self.tiles.q.shape[2] // ref.shape[head_axis])
 
 
 def stages(held: tuple, streamed: tuple, vectors: Any, width: int, strips: Any) -> int:
-    """Buffers of what is streamed, `width` tokens at a time, if `HELD` tokens are held."""
+    """The number of buffers for the streamed operands, `width` tokens at a time, while `HELD` tokens are held."""
     if not isinstance(strips, ProfileStrips):
         return _STAGES
     of_rows = lambda rows, matrices: rows * sum(x.shape[3] * x.dtype.itemsize for x in matrices)
@@ -450,14 +451,14 @@ def stages(held: tuple, streamed: tuple, vectors: Any, width: int, strips: Any) 
 
 def store(target: Any, x: Array) -> None:
     """Write a matrix from registers to global memory."""
-    if hasattr(plgpu, "store"):  # an optimized store needs rows of whole cache lines, unlike 48 numbers
+    if hasattr(plgpu, "store"):  # an optimized store needs rows of whole cache lines, which 48 numbers are not
         plgpu.store(target, x, optimized=False)
-    else:  # jax 0.11 has only such stores
+    else:  # jax 0.11 has only optimized stores
         target[...] = x
 
 
 def _stacked(needed: tuple[Runs, Runs], whole: tuple[Runs, Runs]) -> Array:
-    """The runs of both sides as one array: XLA would start a kernel for each."""
+    """The runs of both sides as one array, because XLA would launch a kernel for each."""
     longest = max(runs.first.shape[1] for runs in needed)
     sides = [jnp.stack(jnp.broadcast_arrays(*ours, *theirs)) for ours, theirs in zip(needed, whole, strict=True)]
     return jnp.stack([jnp.pad(x, ((0, 0), (0, 0), (0, longest - x.shape[2]))) for x in sides])

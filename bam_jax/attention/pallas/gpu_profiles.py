@@ -2,8 +2,9 @@
 
     b(t, s) = sum_c r_c(t) f_c(s - t)
 
-The tensor cores multiply the weights of 64 queries by the profiles at all offsets of a tile. Each query needs the results of
-its own keys: they go through shared memory, which each thread reads along diagonals. Cotangents take the same way back.
+The tensor cores multiply the weights of 64 queries by the profiles at all offsets of a tile. Each query needs the results for
+its own keys. The products are therefore written to shared memory, and each thread reads them along diagonals. Cotangents take
+the reverse path.
 """
 
 import dataclasses
@@ -32,7 +33,7 @@ from bam_jax.attention.pallas.gpu_arithmetic import (
 from bam_jax.attention.pallas.strips import StripTable, parts
 from bam_jax.biases import Bias, Mixture
 
-_FILLED = 16  # profiles that one instruction of the tensor cores sums over: their number is filled up to a multiple
+_FILLED = 16  # profiles that one tensor-core instruction sums over; their number is padded to a multiple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,12 +44,12 @@ class ProfileStrips(StripTable):
 
     @property
     def columns(self) -> int:
-        """C, the profiles and others that are 0 everywhere."""
+        """C, the number of profiles including padding, which is 0 everywhere."""
         return -(-self.heads // _FILLED) * _FILLED
 
     @property
     def rows(self) -> int:
-        """Offsets of a tile, and one more."""
+        """The number of offsets of a tile, plus one."""
         return self.used + 1
 
     @property
@@ -57,19 +58,19 @@ class ProfileStrips(StripTable):
         return self.rows * 2 * self.columns * _kind(self.dtype).itemsize
 
     def array(self, _: Any) -> Float[Array, "1 G*n 2*C"]:
-        """All strips, an offset in each row, in two parts side by side."""
+        """All strips, with one offset per row, and two parts side by side."""
         place = np.minimum(np.arange(self.rows, dtype=np.int32), self.used - 1)
         at = place + self.step * jnp.arange(self.count, dtype=jnp.int32)[:, None]
         values = self._of_all(self.bias).at[:, at].get(mode="promise_in_bounds")
         return _in_parts(values.reshape(self.columns, -1).T, self.dtype)[None]
 
     def spec(self, number: Callable, _: int) -> Any:
-        """What a tile reads: strip `number(step)`."""
+        """The block spec of a tile's strip, `number(step)`."""
         strip = jax.ShapeDtypeStruct((self.rows, 2 * self.columns), _kind(self.dtype))
         return plgpu.BlockSpec(strip.shape, lambda *step: (number(*step), 0), transforms=swizzled(strip, self.columns))
 
     def cotangent(self, d_values: Float[Array, "C O"]) -> Mixture:
-        """The mixture's cotangent from those of all profiles."""
+        """The mixture's cotangent from the cotangents of all profiles."""
         _, vjp = jax.vjp(self._of_all, self.bias)
         return Mixture(vjp(d_values)[0])
 
@@ -79,7 +80,7 @@ class ProfileStrips(StripTable):
 
 
 def stack_weights(mixed: tuple[Float[Array, "#B #H T"], ...], dtype: Any) -> Float[Array, "#B T #H 2*C"]:
-    """The weights of the profiles as kernels take them beside operands of this type."""
+    """The weights of the profiles in the layout of the kernels, for operands of this dtype."""
     stacked = _filled(jnp.stack(jnp.broadcast_arrays(*mixed)).astype(jnp.float32))
     return _in_parts(jnp.moveaxis(stacked, (0, 2), (3, 2)), dtype)
 
@@ -90,7 +91,7 @@ def weights_cotangent(number: int, made: Float[Array, "B T H 2*C"]) -> list[Floa
 
 
 def strip_sums(made: Float[Array, "G 256 2*C"]) -> Float[Array, "C G n"]:
-    """The cotangent of all strips from those of the offsets of either warpgroup, times both parts of the weights."""
+    """The cotangent of all strips from each warpgroup's cotangents at its offsets, times both parts of the weights."""
     of_all = jnp.moveaxis(sum(jnp.split(made, 2, axis=2)), 2, 0)
     later, earlier = jnp.split(of_all, COMPUTING, axis=2)  # see `MixedTile.of`
     shifted = lambda x, *by: jnp.pad(x, ((0, 0), (0, 0), by))
@@ -98,54 +99,51 @@ def strip_sums(made: Float[Array, "G 256 2*C"]) -> Float[Array, "C G n"]:
 
 
 def _filled(x: Float[Array, "c ..."]) -> Float[Array, "C ..."]:
-    """Profiles, or their weights, with zeros up to a whole number of instructions."""
+    """Profiles, or their weights, padded with zeros to a whole number of instructions."""
     return jnp.pad(x, [(0, -len(x) % _FILLED), *[(0, 0)] * (x.ndim - 1)])
 
 
 def _pitch(columns: int) -> int:
-    """Numbers of a row of shared memory, those of 64 + `columns` offsets and 8 more.
-
-    The additional ones keep threads that write at once in different banks.
-    """
+    """Numbers in a row of shared memory: 64 + `columns` offsets and 8 more, so that simultaneous writes use different banks."""
     return TILE_ROWS + columns + 8
 
 
 def passage_size(columns: int) -> int:
-    """Numbers of shared memory through which a warpgroup's tiles of so many columns go."""
-    # Cotangents, of 64 columns, lie at the end of a row, with zeros before them; those of the row below are behind them, too.
+    """Numbers of shared memory that a warpgroup needs to move its tiles with this many columns."""
+    # Cotangents, of 64 columns, lie between the zeros of their row and those of the next row. The last row needs zeros after it.
     behind = TILE_ROWS if columns == TILE_ROWS else 0
     return -(-(TILE_ROWS * _pitch(columns) + behind) // 128) * 128
 
 
 def passages(columns: int) -> Any:
-    """The shared memory through which the tiles of all computing warpgroups go."""
+    """The shared memory through which the tiles of all compute warpgroups are moved."""
     return plgpu.SMEM((COMPUTING, passage_size(columns)), jnp.float32)
 
 
 def clear(passage: Any) -> None:
-    """Fill one warpgroup's memory with zeros before the first tile: gaps between rows are read as zeros and never written."""
+    """Fill one warpgroup's memory with zeros before the first tile: the gaps between rows are read as 0 and never written."""
     zero = jnp.zeros(passage.shape, jnp.float32)
     passage[...] = plgpu.layout_cast(zero, plgpu.Layout.WG_STRIDED(passage.shape, 1))
     plgpu.commit_smem()  # waits for the other threads of the warpgroup, too
 
 
 def _kind(dtype: Any) -> jnp.dtype:
-    """The type of parts: that of products which have the range of float32."""
+    """The dtype of parts, whose products must have the range of float32."""
     return jnp.dtype(jnp.float32 if dtype == jnp.float32 else jnp.bfloat16)
 
 
 def _in_parts(x: Float[Array, "... C"], dtype: Any) -> Float[Array, "... 2*C"]:
-    """Numbers of 16 bits in two parts; those of float32, whose products the interpreter computes, as they are."""
+    """Numbers of 16 bits in two parts; for float32 operands, whose products the interpreter computes, unsplit."""
     exact = _kind(dtype) == jnp.float32
     return jnp.concatenate([x, jnp.zeros_like(x)] if exact else parts(x, 2), axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)
 class MixedTile:
-    """The operands of one tile's bias inside a kernel, in shared memory: those of one computing warpgroup."""
+    """The operands of one compute warpgroup for a tile's bias, in shared memory."""
 
     weights: Any  # [64, 2 C], of the tile's queries
-    profiles: Any  # [64 + n, 2 C], the first query's first key at row 63
+    profiles: Any  # [64 + n, 2 C]; the offset of the first query and the first key is row 63
     passage: Any  # `passages` of this warpgroup
     keys_in_rows: bool
     near: Array | bool  # whether the profiles are not all 0 here
@@ -154,20 +152,20 @@ class MixedTile:
     def of(
         cls, weights: Any, strip: Any, passages: Any, group: Array, keys_in_rows: bool, near: Array | bool = True
     ) -> "MixedTile":
-        """Those of a computing warpgroup, from the strip of both of them."""
-        # The first has the first queries, and the last offsets, or the first keys and the first offsets.
+        """The operands of one compute warpgroup, from the strip of both."""
+        # The first warpgroup has the first queries and the last offsets or, if keys are in rows, the first keys and offsets.
         first = group if keys_in_rows else COMPUTING - 1 - group
         profiles = strip.at[pl.ds(first * TILE_ROWS, strip.shape[0] - TILE_ROWS)]
         return cls(weights, profiles, passages.at[group], keys_in_rows, near)
 
     def values(self) -> Float[Array, "64 n"]:
-        """The tile's biases; n is 64 where keys lie in rows."""
+        """The tile's biases; n is 64 if keys are in rows."""
         columns = self.profiles.shape[0] - TILE_ROWS
         near = lambda: _move_to_tile(self.passage, self._products(), columns, self.keys_in_rows)
         return self._where_near(near, lambda: zeros(columns))
 
     def add_to_weights(self, total: Array, d_tile: Float[Array, "64 64"]) -> Float[Array, "64 2*C"]:
-        """Add a tile's cotangent, times both parts of the profiles, to that of the weights."""
+        """Add a tile's cotangent, times both parts of the profiles, to the weights' cotangent."""
 
         def added() -> Array:
             result = total
@@ -190,7 +188,7 @@ class MixedTile:
         return near() if self.near is True else jax.lax.cond(self.near, near, far)
 
     def _products(self) -> Float[Array, "64 64+n"]:
-        """The biases of each query at all offsets: products of all parts but the two small ones."""
+        """The biases of each query at all offsets: all products of parts except small times small."""
         columns = self.weights.shape[1] // 2
         large, small = (pl.ds(n * columns, columns) for n in range(2))
 
@@ -202,39 +200,39 @@ class MixedTile:
         return pl.run_scoped(run, plgpu.ACC((TILE_ROWS, self.profiles.shape[0]), jnp.float32))
 
     def _offset_halves(self, d_tile: Array, offsets_in_rows: bool) -> list[Float[Array, "64 64"]]:
-        """A tile with queries in rows, its numbers at their offsets: the first 64 of them, and the rest.
+        """A tile with queries in rows, its numbers moved to their offsets: the first 64 offsets, and the rest.
 
-        They are rounded as cotangents of logits are before they are multiplied by keys.
+        They are rounded in the same way as cotangents of logits before the product with keys.
         """
         return [x.astype(self.weights.dtype) for x in _move_to_offsets(self.passage, d_tile, offsets_in_rows)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Passing:
-    """Where tiles are written one after another, and where they are read then."""
+    """The addresses where tiles are written one after another, and those from which tiles are then read."""
 
     written: tuple[Places, ...]
     read: tuple[Places, ...]
-    across_warps: bool  # whether a warp reads what another may have written, now or before
+    across_warps: bool  # whether a warp reads data that another warp may have written, now or earlier
 
 
 def to_tile(columns: int, keys_in_rows: bool) -> Passing:
-    """The biases of queries at all offsets are written, and those of a tile are read.
+    """Write the biases of queries at all offsets, and read those of a tile.
 
-    Key s of query t has offset 63 - t + s, from the first that was written.
+    Key s of query t is at offset number 63 - t + s of its row.
     """
     pitch = _pitch(columns)
     read = (1, pitch - 1) if keys_in_rows else (pitch - 1, 1)
-    # Queries that lie in rows read their own, which four threads of a warp have written.
+    # If queries are in rows, threads read rows that four threads of their own warp have written.
     return Passing((Places(0, pitch, 1),), (Places(TILE_ROWS - 1, *read),), keys_in_rows)
 
 
 def to_offsets(offsets_in_rows: bool) -> Passing:
-    """Zeros and behind them a tile's cotangents are written, and those at each half of its offsets are read."""
+    """Write zeros and, after them, a tile's cotangents, and read the cotangents at each half of its offsets."""
     pitch = _pitch(TILE_ROWS)
     read = (1, pitch + 1) if offsets_in_rows else (pitch + 1, 1)
     halves = Places(1, *read), Places(1 + TILE_ROWS, *read)
-    # A row is read together with the beginning of the next one.
+    # Each row is read together with the start of the next one.
     return Passing((Places(0, pitch, 1), Places(TILE_ROWS, pitch, 1)), halves, True)
 
 
@@ -243,7 +241,7 @@ def _fragment(columns: int) -> Any:
 
 
 def _move_to_tile(passage: Any, at_offsets: Array, columns: int, keys_in_rows: bool) -> Float[Array, "64 n"]:
-    """Take the biases at all offsets to those of the tile."""
+    """Move the biases at all offsets to their pairs in the tile."""
     if interpreted():
         query, key = jnp.arange(TILE_ROWS)[:, None], jnp.arange(columns)
         made = jnp.take_along_axis(at_offsets, TILE_ROWS - 1 - query + key, axis=1)
@@ -257,7 +255,7 @@ def _move_to_tile(passage: Any, at_offsets: Array, columns: int, keys_in_rows: b
 
 
 def _move_to_offsets(passage: Any, tile: Float[Array, "64 64"], offsets_in_rows: bool) -> list[Float[Array, "64 64"]]:
-    """Take a tile to its offsets."""
+    """Move a tile's numbers to their offsets, in two halves."""
     if interpreted():
         query, offset = jnp.arange(TILE_ROWS)[:, None], jnp.arange(2 * TILE_ROWS)
         key = offset - (TILE_ROWS - 1) + query
@@ -275,7 +273,7 @@ def _move_to_offsets(passage: Any, tile: Float[Array, "64 64"], offsets_in_rows:
 
 @dataclasses.dataclass(frozen=True)
 class _Memory:
-    """One warpgroup's shared memory, while a kernel is compiled."""
+    """One warpgroup's shared memory, at compile time."""
 
     start: Any  # pointer
     thread: Any
@@ -286,13 +284,13 @@ class _Memory:
         return cls(mgpu.utils.memref_ptr(passage), thread % 128)
 
     def move(self, passing: Passing, tiles: tuple, columns: int) -> list:
-        """Write tiles, and read others of so many columns when all threads whose numbers they have are done."""
+        """Write tiles, wait for the threads that write what this one reads, and read tiles of this many columns."""
         for places, x in zip(passing.written, tiles, strict=True):
             self._write(places, x)
         wait = mgpu.utils.warpgroup_barrier if passing.across_warps else mgpu.utils.warp_barrier
         wait()
         made = [self._read(places, columns) for places in passing.read]
-        wait()  # before they write again
+        wait()  # before the next write
         return made
 
     def _write(self, places: Places, x: Any) -> None:

@@ -1,7 +1,7 @@
 """The strips of a relative bias in the tiles of GPU kernels; see `strips`.
 
-A strip lies in shared memory, and each thread reads the numbers of its own part of a tile: those of neighbouring columns are
-neighbours in the strip, and those of one diagonal are read once.
+A strip lies in shared memory, and each thread reads the numbers for its own part of a tile. Neighbouring columns are neighbours
+in the strip, and each number of a diagonal is read once.
 """
 
 import dataclasses
@@ -23,21 +23,21 @@ from bam_jax.attention.pallas.gpu_arithmetic import TILE_ROWS, Places, interpret
 from bam_jax.attention.pallas.strips import StripTable
 from bam_jax.biases import Bias
 
-_ROWS = 2 * TILE_ROWS  # of the tiles of both computing warpgroups, which read one strip
+_ROWS = 2 * TILE_ROWS  # of the tiles of both compute warpgroups, which read the same strip
 
 _PLACES = Places(_ROWS - 1, -1, 1)  # tile[r, c] = strip[127 - r + c]
 
-# A thread reads pairs of numbers, which are aligned: a pair that starts at an odd place is an even one of a second copy, which
-# is shifted by one. The copies lie half of all 32 banks apart: the rows of even and of odd places never meet in one.
+# A thread reads aligned pairs of numbers. A pair that starts at an odd index is read at an even index of a second copy, which is
+# shifted by one. The copies are offset by half of the 32 banks, so rows with even and with odd indices never share a bank.
 _APART = 16
 
 PIECES = 4
-"""Rows of a strip in memory: its two copies one behind the other, cut in pieces that are short enough for the copy engine."""
+"""Rows of a strip in memory: its two copies in sequence, cut into pieces that are short enough for the copy engine."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PairedStrips(StripTable):
-    """Strips as threads read them, of tiles with 128 rows of queries, or of keys."""
+    """Strips in the layout that threads read, for tiles with 128 rows of queries or of keys."""
 
     keys_in_rows: bool
 
@@ -47,30 +47,30 @@ class PairedStrips(StripTable):
         return _copy(self.block_q + self.block_k - _ROWS) * 2 // PIECES
 
     def array(self, columns: Sequence[int]) -> Float[Array, "H G*R piece"]:
-        """The strips of the bias and behind each those of its slopes in some numbers of its table of parameters, in `PIECES`."""
+        """The strips of the bias, each followed by its derivatives in some columns of the parameter table, all in `PIECES`."""
         slot = np.arange(2 * self.piece, dtype=np.int32)
-        place = np.minimum(slot + np.asarray([[0], [1]], np.int32), self.used - 1)  # in either copy
-        # Offsets fall from column to column where keys lie in the rows.
+        place = np.minimum(slot + np.asarray([[0], [1]], np.int32), self.used - 1)  # in each copy
+        # Offsets decrease from column to column if keys are in rows.
         place = self.used - 1 - place if self.keys_in_rows else place
-        # Looked up, and not cut and copied: XLA makes all strips, with their values, in one kernel.
+        # Gathered instead of sliced and copied, so XLA computes all strips, with their values, in one kernel.
         at = place + self.step * jnp.arange(self.count, dtype=jnp.int32)[:, None, None]
         look_up = lambda x: x.at[:, at].get(mode="promise_in_bounds")
         strips = jnp.stack([look_up(x) for x in (self.values(self.bias), *self._slopes(columns))], 2)
         return jnp.broadcast_to(strips, (self.heads, *strips.shape[1:])).reshape(self.heads, -1, self.piece)
 
     def spec(self, number: Callable, slopes: int) -> Any:
-        """What a tile reads: the bias and so many slopes in strip `number(step)`."""
+        """The block spec of a tile's strip, `number(step)`: the bias and this many slopes."""
         return plgpu.BlockSpec(((1 + slopes) * PIECES, self.piece), lambda *step: (number(*step), 0))
 
     def _slopes(self, columns: Sequence[int]) -> list[Float[Array, "#H O"]]:
-        """The derivatives of the bias at all offsets in some numbers of each head."""
+        """The derivatives of the bias at all offsets with respect to some parameters of each head."""
         values, vjp = jax.vjp(self.values, self.bias)
-        # The transpose of a transpose: a formula with a gradient of its own has no derivative along a direction.
+        # The transpose of a transpose, because a formula with a custom gradient has no forward-mode derivative.
         _, along = jax.vjp(vjp, jnp.zeros_like(values))
         return [along((self._direction(n),))[0] for n in columns]
 
     def _direction(self, column: int) -> Bias:
-        """The bias with 1 in place of one number of each head, and 0 elsewhere."""
+        """The tangent of the bias that is 1 for one parameter of each head, and 0 elsewhere."""
         parameters, leaves = tile.Parameters.of(self.bias), []
         one_hot = iter(jnp.split(jnp.arange(sum(parameters.sizes)) == column, np.cumsum(parameters.sizes)[:-1]))
         for x, size in zip(jax.tree.leaves(self.bias), parameters.sizes, strict=True):
@@ -81,7 +81,7 @@ class PairedStrips(StripTable):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class StripBias(Bias):
-    """The bias of one tile inside a kernel, whatever its coordinates, with its slopes in those parameters that are wanted."""
+    """The bias of one tile inside a kernel, whatever its coordinates, and its derivatives in the wanted parameters."""
 
     values: Float[Array, "64 n"]
     slopes: list[Float[Array, "64 n"]]
@@ -90,7 +90,7 @@ class StripBias(Bias):
         return self.values
 
     def cotangents(self, i: Array, j: Array, d_bias: Array) -> tuple:
-        """Those of the wanted parameters, not summed yet; none of coordinates."""
+        """The cotangents of the wanted parameters, not summed yet; none for coordinates."""
         return [d_bias * slope for slope in self.slopes], (), ()
 
 
@@ -107,9 +107,9 @@ def _copy(width: int) -> int:
 
 
 def first_pair(thread: Any, width: int) -> Any:
-    """The place in both copies of a strip where a thread of the computing warpgroups finds its first pair of a tile.
+    """The index, in the two copies of a strip, of the first pair of a tile that a thread of the compute warpgroups reads.
 
-    An odd place is an even one of the second copy.
+    An odd index is an even one of the second copy.
     """
     first = _PLACES.start(thread)
     odd = first % 2
@@ -139,7 +139,7 @@ def _tile(strips: Any, part: int, width: int) -> Float[Array, "64 n"]:
 
 
 def _interpreted_tile(strips: Any, part: int, width: int) -> Float[Array, "64 n"]:
-    """Stand in for `_tile` in the interpreter, which has no threads of a warpgroup."""
+    """The replacement of `_tile` in the interpreter, which does not model the threads of a warpgroup."""
     first_copy = strips[pl.ds(part * PIECES, PIECES), :].reshape(-1)
     row = jax.lax.axis_index("group") * TILE_ROWS + jnp.arange(TILE_ROWS)
     return first_copy[_ROWS - 1 - row[:, None] + jnp.arange(width)]

@@ -1,9 +1,9 @@
-"""A relative bias in the tiles of kernels as strips, one value for each diagonal of a tile.
+"""A relative bias in the tiles of kernels as strips, with one value per diagonal of a tile.
 
-A kernel cannot look up a value in a table, and a formula of powers or logarithms costs it more than all else. Outside it the
-bias is evaluated once for each offset, by all that JAX can do. Inside, a tile is made of the values of its diagonals, a strip.
-That is right where offsets are those of slots. `tpu_strips`, `tpu_profiles` and `gpu_strips` lay the strips
-out for their kernels.
+A kernel cannot look up values in a table, and a formula of powers or logarithms would dominate its cost. So the bias is evaluated
+outside the kernel, once per offset, with any JAX operation. Inside the kernel, a tile is built from the values of its diagonals,
+a strip. This is valid where position offsets equal slot offsets up to a constant; see `slot_shift`. `tpu_strips`, `tpu_profiles`
+and `gpu_strips` lay out the strips for their kernels.
 """
 
 import dataclasses
@@ -23,12 +23,12 @@ from bam_jax.system.axes import varying
 
 
 def of_offsets(scoring: Scoring) -> bool:
-    """Tell whether the bias is one of offsets of positions alone, or mixes such profiles, which strips can hold."""
+    """Whether strips can hold the bias: it depends only on offsets of positions, or mixes profiles that do."""
     return isinstance(scoring.bias, Relative | Mixture) and compares_offsets(scoring)
 
 
 def refusal(scoring: Scoring, lowered: frozenset[str]) -> str | None:
-    """The reason why a kernel with these primitives can take the bias neither as a formula nor in strips, or None."""
+    """The reason why a kernel with these primitives supports the bias neither as a formula nor in strips, or None."""
     reason = tile.unsupported(scoring, lowered)
     if reason is None or of_offsets(scoring):
         return None
@@ -38,9 +38,9 @@ def refusal(scoring: Scoring, lowered: frozenset[str]) -> str | None:
 
 
 def fits(q: Float[Array, "B T H D"], scoring: Scoring, lowered: frozenset[str]) -> bool | Bool[Array, ""]:
-    """Tell whether a kernel with these primitives can do what is not refused: an array where only the positions say it.
+    """Whether a kernel with these primitives can compute a call that is not refused; an array if it depends on the positions.
 
-    A bias that a kernel cannot compute comes in strips: for more than one query, where offsets are those of slots.
+    A bias whose formula the kernel cannot compute needs strips: more than one query, and position offsets equal to slot offsets.
     """
     if tile.unsupported(scoring, lowered) is None:
         return True
@@ -50,26 +50,26 @@ def fits(q: Float[Array, "B T H D"], scoring: Scoring, lowered: frozenset[str]) 
 def by_slots(
     scoring: Scoring, lowered: frozenset[str], cheap: tuple[type[Bias], ...], run: Callable[[Array | None], Any]
 ) -> Any:
-    """Run with the bias in strips, `run(shift)`, where offsets are those of slots, else with the formula, `run(None)`.
+    """Run with the bias in strips, `run(shift)`, if position offsets equal slot offsets, otherwise as a formula, `run(None)`.
 
-    A cheap bias, whose formula costs no more than a strip, never comes in strips.
+    A cheap bias, whose formula costs no more than a strip, never uses strips.
     """
     if isinstance(scoring.bias, cheap) or not of_offsets(scoring):
         return run(None)
     fit, shift = slot_shift(scoring)
-    if fit is True or tile.unsupported(scoring, lowered) is not None:  # else `fits` was asked
+    if fit is True or tile.unsupported(scoring, lowered) is not None:  # in the second case, `fits` was checked
         return run(shift)
-    # Branches must vary over the same axes of a mesh. Zeros, where no gradient is wanted, would vary over none.
+    # Both branches must vary over the same mesh axes. The zeros of a gradient that is not wanted would vary over none.
     return jax.lax.cond(fit, lambda shift: varying(run(shift)), lambda _: varying(run(None)), shift)
 
 
 def hides_later(scoring: Scoring) -> bool:
-    """Tell whether no query sees a key behind it."""
+    """Whether no query sees a later key."""
     return scoring.mask.causal and scoring.queries.sees_to is None
 
 
 def slot_shift(scoring: Scoring) -> tuple[bool | Bool[Array, ""], Int[Array, ""]]:
-    """Find out whether offsets are those of slots, and how far apart the slots of both sides are.
+    """Whether position offsets equal slot offsets up to a constant shift, and that shift.
 
     position[s] - position[t] = s - t + shift   wherever key slot s is visible from query slot t
     """
@@ -78,7 +78,7 @@ def slot_shift(scoring: Scoring) -> tuple[bool | Bool[Array, ""], Int[Array, ""]
         return True, (keys.start - queries.start).astype(jnp.int32)
 
     def extent(tokens: Tokens) -> tuple[Array, Array]:
-        """By how much positions are ahead of their slots in each row of the batch, at least and at most."""
+        """The smallest and largest difference between a position and its slot, in each row of the batch."""
         ahead = tokens.position - jnp.arange(tokens.position.shape[1])
         filled = tokens.position < EMPTY
         return jnp.where(filled, ahead, EMPTY).min(1), jnp.where(filled, ahead, -EMPTY).max(1)
@@ -88,12 +88,13 @@ def slot_shift(scoring: Scoring) -> tuple[bool | Bool[Array, ""], Int[Array, ""]
     least = jnp.where(some, j_low - i_high, EMPTY).min()
     most = jnp.where(some, j_high - i_low, -EMPTY).max()
     one = least == most
-    # Documents of one row begin anew, but a query sees its own alone, in which both sides are ahead of their slots alike.
+    # Positions restart in each document of a row. But a query sees only its own document, where both sides have the same
+    # difference between positions and slots.
     return one | ~some.any() | _same_documents(queries, keys), jnp.where(one, least, 0).astype(jnp.int32)
 
 
 def _same_documents(queries: Tokens, keys: Tokens) -> Array | bool:
-    """Tell whether both sides are the same tokens, in documents whose positions ascend by one, padding behind them."""
+    """Whether both sides are the same tokens, in documents whose positions ascend by one, followed by padding."""
     if queries.segment is None or keys.segment is None or queries.position.shape[1] != keys.position.shape[1]:
         return False
     before, after = keys.segment[:, :-1], keys.segment[:, 1:]
@@ -104,7 +105,7 @@ def _same_documents(queries: Tokens, keys: Tokens) -> Array | bool:
 
 
 def without_coordinates(scoring: Scoring) -> Scoring:
-    """A scoring whose bias is in strips, which take no coordinates of queries."""
+    """The scoring when the bias is in strips, which need no coordinates of queries."""
     return dataclasses.replace(scoring, bias=Uniform(), queries=dataclasses.replace(scoring.queries, coordinate=None))
 
 
@@ -114,11 +115,11 @@ class StripTable:
 
     bias: Bias  # a `Relative` one
     shift: Int[Array, ""]  # of the slots; see `slot_shift`
-    causal: bool  # whether no later key is seen; a formula need not be finite there
+    causal: bool  # whether later keys are hidden; the formula need not be finite there
     heads: int  # of queries
-    block_q: int  # queries and keys of a tile
+    block_q: int  # queries and keys per tile
     block_k: int
-    query_blocks: int  # number of blocks on either side
+    query_blocks: int  # number of blocks on each side
     key_blocks: int
 
     @property
@@ -133,31 +134,31 @@ class StripTable:
 
     @property
     def used(self) -> int:
-        """n, the diagonals of a tile."""
+        """n, the number of diagonals of a tile."""
         return self.block_q + self.block_k - 1
 
     def index(self, n: Any, m: Any) -> Any:
-        """Number the strip of query block n and key block m."""
+        """The index of the strip of query block n and key block m."""
         return (self.query_blocks - 1 - n) * (self.block_q // self.step) + m * (self.block_k // self.step)
 
     def near(self) -> Int[Array, "2"] | None:
-        """The first strip with values other than 0 and the first one behind them; None: all may be."""
+        """The range of strips with nonzero values, end excluded; None: any strip may have some."""
         reach = self.bias.zero_from
         if reach is None:
             return None
-        first = self.shift + 1 - self.query_blocks * self.block_q  # offset, that of strip 0
-        begin = (1 - reach - first - self.used) // self.step + 1  # whose last offset is above -reach
-        end = -((first - (1 if self.causal else reach)) // self.step)  # whose first offset is hidden, or at least reach
+        first = self.shift + 1 - self.query_blocks * self.block_q  # the first offset of strip 0
+        begin = (1 - reach - first - self.used) // self.step + 1  # the first strip whose last offset is above -reach
+        end = -((first - (1 if self.causal else reach)) // self.step)  # the first that starts hidden, or at >= reach
         return jnp.stack([begin, end]).astype(jnp.int32)
 
     def offsets(self) -> Float[Array, " O"]:
-        """Every offset of a key from its query that lies in some strip, in tokens, ascending; 0 for hidden later keys."""
+        """All offsets from a query to a key in any strip, in tokens, ascending; 0 for hidden later keys."""
         first = self.shift + 1 - self.query_blocks * self.block_q
         offsets = first + jnp.arange((self.count - 1) * self.step + self.used)
         return (jnp.minimum(offsets, 0) if self.causal else offsets).astype(jnp.float32)
 
     def cut(self, values: Float[Array, "#H O"]) -> Float[Array, "H G n"]:
-        """Cut numbers of all `offsets` into strips: the last query and the first key of a tile come first."""
+        """Cut the values at all `offsets` into strips, which start with the offset of a tile's last query and first key."""
         values = jnp.broadcast_to(values, (self.heads, values.shape[1]))
         strip = lambda n: jax.lax.dynamic_slice_in_dim(values, n * self.step, self.used, axis=1)
         return jax.vmap(strip, out_axes=1)(jnp.arange(self.count))
@@ -172,10 +173,10 @@ class StripTable:
 
 
 def parts(x: Float[Array, "..."], count: int = 3) -> list[Array]:
-    """Cut numbers of float32 into this many of bfloat16, whose sum they are: three have all digits."""
+    """Split float32 numbers into sums of this many bfloat16 numbers; three keep all digits."""
     parts = []
     for _ in range(count - 1):
-        # By their bits: a compiler may take a number that is rounded and widened again for the number itself.
+        # Round the bits: a compiler may optimise away a conversion to bfloat16 and back.
         bits = jax.lax.bitcast_convert_type(x, jnp.int32) + 0x8000 & ~0xFFFF
         rounded = jax.lax.bitcast_convert_type(bits, jnp.float32)
         parts.append(rounded.astype(jnp.bfloat16))

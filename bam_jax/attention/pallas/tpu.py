@@ -2,8 +2,8 @@
 
 A kernel holds one block of queries (forward, and the gradients of the query side) or of keys (the gradients of the key side)
 in the lanes and walks over the blocks of the other side, which lie in the sublanes; see `tpu_layout`. Positions are inputs, so
-that packed, cached and rotated tokens need no kernel of their own. A relative bias comes in strips where offsets are those of
-slots, so that its formula costs a tile nothing; see `tpu_strips`, and `tpu_profiles` for a mixture of such.
+packed, cached and rotated tokens need no separate kernels. Where position offsets equal slot offsets (see `strips`), a relative
+bias is read from strips, so tiles do not evaluate its formula; see `tpu_strips`, and `tpu_profiles` for mixtures.
 """
 
 import dataclasses
@@ -24,15 +24,15 @@ from bam_jax.attention.pallas.tpu_layout import sequence_last, sequence_second
 from bam_jax.attention.pallas.tpu_profiles import bytes_of_sums
 from bam_jax.biases import ALiBi, Mixture, Uniform
 
-_SUMS = 2**25  # bytes for the gradients of a mixture's profiles: half of the memory of a v5p's core
+_SUMS = 2**25  # bytes for the gradients of a mixture's profiles: half of a v5p core's memory
 
-_CHEAP = (Uniform, ALiBi)  # Their formulas take fewer instructions than strips, all kernels together.
+_CHEAP = (Uniform, ALiBi)  # Summed over all kernels, their formulas take fewer instructions than strips.
 
 
 def refuses(
     q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring
 ) -> str | None:
-    """Give the reason why these kernels cannot do it, or None; see `Backend.refuses`."""
+    """The reason why these kernels do not support the call, or None; see `Backend.refuses`."""
     for x in (q, k, v):
         if x.dtype.name not in ("bfloat16", "float32"):
             return f"a TPU has no {x.dtype}"
@@ -46,7 +46,7 @@ def refuses(
 
 
 def fits(q: Float[Array, "B T H D"], scoring: Scoring) -> bool | Bool[Array, ""]:
-    """Tell whether the kernels can do what is not refused; see `strips.fits`."""
+    """Whether the kernels can compute a call that is not refused; see `strips.fits`."""
     return strips.fits(q, scoring, tile.LOWERED)
 
 
@@ -59,7 +59,7 @@ def forward(
     *,
     alone: bool = False,
 ) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
-    """Attend, with the log-normaliser, by the running softmax; see `Backend.forward`, and `Backend.alone`."""
+    """Attention and its log-normaliser, with a running softmax; see `Backend.forward` and `Backend.alone`."""
     if q.shape[1] == 1:
         return decode(q, k, v, scoring, tiling)
     run = functools.partial(tiled_forward, q, k, v, scoring, tiling, alone=alone)
@@ -76,10 +76,10 @@ def tiled_forward(
     *,
     alone: bool = False,
 ) -> tuple[Array, Array]:
-    """`forward` of several queries, with the bias in strips, or without a shift as a formula."""
+    """`forward` of several queries, with the bias in strips or, if `shift` is None, as a formula."""
     grid = TileGrid.of(q, *mask_nonfinite(k, v), scoring, tiling, shift)
-    # For gradients the output leaves in float32: delta comes of it, and where one key has nearly all the weight, a prior's
-    # gradient is smaller than what rounding to two bytes loses.
+    # For gradients the output stays in float32, because delta is computed from it. If one key has nearly all the weight, a
+    # prior's gradient is smaller than the error of rounding to two bytes.
     outputs = jax.ShapeDtypeStruct(grid.q.shape, q.dtype if alone else jnp.float32), grid.per_query(1)
     scratch = [(count, grid.block_q) for count in (1, 1, q.shape[-1])]  # maximum, total, weighted values
     out, lse = grid.over_keys(forward_kernel, grid.q, outputs, scratch)
@@ -87,14 +87,14 @@ def tiled_forward(
 
 
 def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tiling) -> Gradients:
-    """Compute gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
+    """Gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
     run = functools.partial(tiled_backward, residuals, d_out, tiling)
-    one_query = residuals.q.shape[1] == 1  # which `decode` gave no strips either
+    one_query = residuals.q.shape[1] == 1  # then `decode` used no strips either
     return run(None) if one_query else strips.by_slots(residuals.scoring, tile.LOWERED, _CHEAP, run)
 
 
 def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Array | None) -> Gradients:
-    """`backward` with the bias in strips, or without a shift as a formula."""
+    """`backward` with the bias in strips or, if `shift` is None, as a formula."""
     q, k, v, scoring, wanted = residuals.q, residuals.k, residuals.v, residuals.scoring, residuals.wanted
     grid = TileGrid.of(q, *mask_nonfinite(k, v), scoring, tiling, shift)
     lse, delta = (skipping.pad(x[:, :, None], grid.block_q) for x in residuals.row_terms(d_out))
@@ -102,7 +102,7 @@ def tiled_backward(residuals: Residuals, d_out: Array, tiling: Tiling, shift: Ar
 
     bias, mixed, strips_wanted, weights = scoring.bias, scoring.queries.coordinate, False, 0
     if grid.strips is not None:
-        # Kernels give the cotangent of the strips, outside of which the bias's own parameters lie.
+        # Kernels compute the cotangent of the strips; that of the bias's parameters is computed from it outside the kernels.
         strips_wanted = any(wanted.bias)
         weights = grid.strips.sums[0] if isinstance(bias, Mixture) and any(wanted.query_coordinate) else 0
         scoring, wanted = strips.without_coordinates(scoring), wanted._replace(bias=(), query_coordinate=())
@@ -137,6 +137,6 @@ def _like(x: Array) -> jax.ShapeDtypeStruct:
 
 
 def _sums_first(sums: Array | None, like: Array) -> Array:
-    """[B, H, n, T] -> [n, B, H, T]; none of none."""
+    """[B, H, n, T] -> [n, B, H, T]; n is 0 for None."""
     batch, length, heads, _ = like.shape
     return jnp.zeros((0, batch, heads, length), jnp.float32) if sums is None else jnp.moveaxis(sums, 2, 0)

@@ -1,6 +1,6 @@
-"""The TPU kernels of the backward pass: one holds queries and one holds keys, so that each sums its gradients where it is.
+"""The TPU kernels of the backward pass: one holds queries and one holds keys, so each accumulates its own gradients in place.
 
-Both compute the weights of a tile again, from the log-normaliser of the forward pass: the table of weights is never in memory.
+Both recompute the weights of a tile from the log-normaliser of the forward pass: the full weights are never in memory.
 
     d_logit = weight * (d_out . v - delta),    delta = out . d_out
 """
@@ -31,7 +31,7 @@ from bam_jax.attention.pallas.tpu_strips import StripBias
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class QueryOperands:
-    """The operands of queries that backward kernels need beside the tokens."""
+    """The operands of queries that backward kernels need besides the tokens."""
 
     q: Array  # [B, H, D, T]
     d_out: Array  # [B, H, D, T]
@@ -45,10 +45,10 @@ def query_kernel(
     """Add one tile to the gradients of a block of queries.
 
     Args:
-        held: of the block of queries, [D, n] and [1, n].
+        held: operands of the block of queries, [D, n] and [1, n].
         k, v: [D, m].
-        outputs: dq [D, n]; the sums that are wanted, [count, n]; those of the weights of a mixture, [C, n]; those along the
-            diagonals of tiles; None: not wanted.
+        outputs: dq [D, n]; the sums that are wanted, [count, n]; sums for the weights of a mixture, [C, n]; sums along the
+            diagonals of tiles. None: not wanted.
         sums: [D, n], dq so far.
     """
     dq, d_query, d_mixed, d_strips = outputs
@@ -62,7 +62,7 @@ def query_kernel(
             d_mixed[...] = jnp.zeros_like(d_mixed)
 
     if d_strips is not None:
-        # Strips are those of all blocks of a head: they start with its first block.
+        # All blocks of a head share the strips' sums, which start with its first block.
         @pl.when(step.first & step.first_block)
         def start_strips() -> None:
             d_strips[...] = jnp.zeros_like(d_strips)
@@ -70,7 +70,7 @@ def query_kernel(
     @step.when_needed
     def compute(whole: bool, near: bool) -> None:
         bias, d_pieces = step.bias(near, held.q.shape[-1]), []
-        # Tiles are [keys, queries], but those of a mixture, which come as [queries, keys]: its rows are rolled, and rolled back.
+        # Tiles are [keys, queries], except for mixtures: theirs are [queries, keys], because rows are rolled, and rolled back.
         turned = isinstance(bias, MixedBias)
         axis = 1 if turned else 0  # of the keys
         of_queries, of_keys = (along_sublanes, along_lanes) if turned else (along_lanes, along_sublanes)
@@ -93,7 +93,7 @@ def query_kernel(
                 _accumulate(d_query, [*jax.tree.leaves(d_bias), *d_temperature, *jax.tree.leaves(d_i)], wanted)
             d_pieces.append(d_logits)
         if isinstance(bias, StripBias | MixedBias) and (d_strips is not None or d_mixed is not None):
-            # Once for the tile: a strip belongs to all of its sublanes, from the first.
+            # Once for the whole tile: a strip covers all of its sublanes, from the first.
             bias.add_sums(jnp.concatenate(d_pieces), d_mixed, d_strips, step.diagonal)
 
     @pl.when(step.last)
@@ -107,9 +107,9 @@ def key_kernel(
     """Add one tile to the gradients of a block of keys.
 
     Args:
-        passing: of the block of queries, [D, n] and [1, n].
+        passing: operands of the block of queries, [D, n] and [1, n].
         k, v: [D, m].
-        outputs: dk and dv [D, m]; the sums that are wanted for each query head, [count, m]; None: none is.
+        outputs: dk and dv [D, m]; the sums that are wanted for each query head, [count, m]; None: none are wanted.
         d_k, d_v: [D, m], dk and dv so far, summed over the query heads of a key head.
     """
     dk, dv, d_key = outputs
@@ -120,7 +120,7 @@ def key_kernel(
         d_v[...] = jnp.zeros_like(d_v)
 
     if d_key is not None:
-        # A bias may compare coordinates of each query head, so that these sums are kept apart.
+        # A bias may use different coordinates for each query head, so these sums are kept per head.
         @pl.when(step.first_of_head)
         def start_head() -> None:
             d_key[...] = jnp.zeros_like(d_key)
@@ -150,9 +150,9 @@ def key_kernel(
 
 
 def _accumulate(total: Any, summands: list[Array], wanted: list[bool]) -> None:
-    """Add those summands [1, n] that are wanted, each to its line of `total`.
+    """Add those summands [1, n] that are wanted, each to its row of `total`.
 
-    Behind the flags there may be summands of coordinates that stand for positions, which nobody wants.
+    There may be more summands than flags: those of coordinates that are positions, which are not wanted.
     """
     chosen = [summand for summand, flag in zip(summands, wanted, strict=False) if flag]
     for n, summand in enumerate(chosen):

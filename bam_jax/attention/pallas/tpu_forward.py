@@ -1,7 +1,7 @@
 """The TPU kernels of the forward pass: a block of queries in the lanes walks over the keys that it needs.
 
-One query, as decoding has it, would leave 127 of 128 lanes empty. The query heads that share a key head are the sublanes of one
-tile instead, the keys lie in the lanes, and they are read once for all of those heads.
+A single query, as in decoding, would leave 127 of 128 lanes empty. There, the query heads that share a key head are the
+sublanes of one tile, the keys lie in the lanes, and they are read once for all of these heads.
 """
 
 import dataclasses
@@ -23,9 +23,9 @@ from bam_jax.attention.pallas.tpu_profiles import MixedBias
 from bam_jax.attention.pallas.tpu_strips import StripBias
 from bam_jax.biases import Bias
 
-_CORES = 2  # Of the TPUs that have most. One query is one block: its keys are dealt out for a second core to have work.
+_CORES = 2  # The most that a TPU has. One query is one block, so its keys are split to give a second core work.
 
-_SUBLANES = 8  # Copies of the only head of a group: Mosaic does not multiply a single one in bfloat16.
+_SUBLANES = 8  # Copies of the head if a group has only one: Mosaic does not multiply a single bfloat16 row.
 
 
 def forward_kernel(step: GridStep, q: Any, k: Any, v: Any, outputs: Any, top: Any, total: Any, sums: Any) -> None:
@@ -35,8 +35,8 @@ def forward_kernel(step: GridStep, q: Any, k: Any, v: Any, outputs: Any, top: An
         q: [D, n].
         k, v: [D, m].
         outputs: out [D, n] and lse [1, n].
-        top, total: [1, n], the largest logit so far, and the sum of exponents relative to it.
-        sums: [D, n], values weighted by the same exponents.
+        top, total: [1, n], the largest logit so far, and the sum of exponentials relative to it.
+        sums: [D, n], values weighted by the same exponentials.
     """
     out, lse = outputs
 
@@ -53,7 +53,7 @@ def forward_kernel(step: GridStep, q: Any, k: Any, v: Any, outputs: Any, top: An
             logits, _ = tile.logits(scores, bias_of_piece(bias, piece), queries, keys, whole)
             highest = jnp.maximum(top[...], logits.max(0, keepdims=True))
             weights = jnp.exp(logits - highest)
-            # What was summed so far is relative to the old maximum. No exponent is ever above 1, and none overflows.
+            # The sums so far are relative to the old maximum. No exponential is ever above 1, so none overflows.
             shrink = jnp.exp(top[...] - highest)
             total[...] = total[...] * shrink + weights.sum(0, keepdims=True)
             weights = drop(weights, tile.dropout_factor(queries, keys))
@@ -66,19 +66,19 @@ def forward_kernel(step: GridStep, q: Any, k: Any, v: Any, outputs: Any, top: An
 
 
 def bias_of_piece(bias: Bias, piece: slice) -> Bias:
-    """Restrict the bias of a tile to a piece of its sublanes: a strip is rolled further, a formula is that of all."""
+    """Restrict the bias of a tile to a piece of its sublanes: a strip is rolled further, a formula stays the same."""
     return dataclasses.replace(bias, first=piece.start) if isinstance(bias, StripBias | MixedBias) else bias
 
 
 def pieces_of_keys(bias: Bias, k: Any) -> list[slice]:
-    """Cut a block of keys into pieces; what a mixture makes is turned as a whole, which takes fewer instructions on a v6e."""
+    """Cut a block of keys into pieces; a mixture's tile is transposed whole, which takes fewer instructions on a v6e."""
     return [slice(0, k.shape[1])] if isinstance(bias, MixedBias) else key_pieces(k.shape[1])
 
 
 def start_softmax(top: Any, total: Any, sums: Any) -> None:
     """Set a running softmax's state before the first tile.
 
-    The maximum starts above `HIDDEN`: where all keys of a tile are hidden their exponents are 0, and not 1.
+    The maximum starts above `HIDDEN`, so if all keys of a tile are hidden, their exponentials are 0 instead of 1.
     """
     top[...] = jnp.full_like(top, FLOOR)
     total[...] = jnp.zeros_like(total)
@@ -89,7 +89,7 @@ def finish_softmax(out: Any, lse: Any, top: Array, total: Array, sums: Array) ->
     """Write the output and the log-normaliser after the last tile: top and total [1, n], sums [D, n]."""
     none = total == 0  # false for NaN, which stays
     whole = jnp.where(none, 1.0, total)
-    out[...] = (sums * (1 / whole)).astype(out.dtype)  # one division for each query, not for each number
+    out[...] = (sums * (1 / whole)).astype(out.dtype)  # one division per query instead of one per number
     lse[...] = jnp.where(none, HIDDEN, top + jnp.log(whole))
 
 
@@ -98,7 +98,7 @@ def decode(
 ) -> tuple[Float[Array, "B 1 H D"], Float[Array, "B H 1"]]:
     """Attend from one query; see `Backend.forward`.
 
-    To the grid, the parts of the keys are what heads are elsewhere.
+    The grid treats each part of the keys as a head.
     """
     grid = TileGrid.of(q, k, v, scoring, dataclasses.replace(tiling, block_q=1), marked=False)
     heads = k.shape[2]
@@ -115,7 +115,7 @@ def decode(
         """[#B, H, 1, S] -> [#B, K, group, S]; what all heads share stays [#B, 1, 1, S]."""
         return x if x.shape[1] == 1 else x.reshape(x.shape[0], heads, group, -1)
 
-    # What one head of the group needs all walk over.
+    # If one head of the group needs a block, all of them walk over it.
     runs = Runs(*(x.reshape(heads, group, 1) for x in grid.runs_of_keys)).union(1)
     number = min(_CORES, grid.k.shape[3] // grid.block_k)
     dealt = deal_blocks(runs, number)
@@ -124,7 +124,7 @@ def decode(
         q=grouped(grid.q),
         queries=jax.tree.map(grouped, grid.queries),
         keys=jax.tree.map(grouped_keys, grid.keys),
-        table=jnp.zeros((1, 1), jnp.float32),  # a tile holds several heads: their parameters come with the queries
+        table=jnp.zeros((1, 1), jnp.float32),  # a tile holds several heads, so their parameters come with the queries
         runs_of_keys=Runs(*(x.reshape(heads * number, 1) for x in dealt)),
         whole_runs=None,  # finding whole tiles would cost more than the mask
         block_q=count,
@@ -164,7 +164,7 @@ def decode_kernel(
     def compute() -> None:
         queries, keys = along_sublanes(step.queries), along_lanes(step.keys)
         bias = step.parameters.bias([table[n][:, None] for n in range(table.shape[0])])
-        # As `mask_nonfinite`: where a value is not finite, its logit is NaN, which the mask may hide, and the value is 0.
+        # As `mask_nonfinite`: if a value is not finite, the value becomes 0 and its logit NaN, which the mask may hide.
         wide = v[...].astype(jnp.float32)
         flaw = (wide * 0).sum(0, keepdims=True)  # 0 or NaN, [1, keys]
         whole = jnp.where(flaw == 0, wide, 0).astype(v.dtype)
@@ -172,7 +172,7 @@ def decode_kernel(
         logits, _ = tile.logits(scores, bias, queries, keys)  # [count, keys]
         highest = jnp.maximum(top[...], logits.max(1, keepdims=True))
         weights = jnp.exp(logits - highest)
-        shrink = jnp.exp(top[...] - highest)  # of what is relative to the old maximum; see `forward_kernel`
+        shrink = jnp.exp(top[...] - highest)  # rescales sums relative to the old maximum; see `forward_kernel`
         total[...] = total[...] * shrink + weights.sum(1, keepdims=True)
         weights = drop(weights, tile.dropout_factor(queries, keys))
         sums[...] = sums[...] * shrink[:, 0][None] + multiply(whole, weights, 1, 1)

@@ -23,39 +23,40 @@ from bam_jax.system.axes import typed
 
 _INTERPRET: Any = True  # How kernels run on a CPU.
 
-# From this many held blocks on, each held head may have its own grid. We assume that to start one takes some 10 us, and a step
-# without a tile some 0.3 us; neither is measured.
+# From this many held blocks on, each held head may have its own grid. We assume about 10 us to start a grid and 0.3 us for a
+# step without a tile; neither is measured.
 _MANY_BLOCKS = 16
 
-# With more held blocks in all heads together, too: the segments of all would fill half of the 1 MiB that a v5e has for scalars.
+# With more held blocks over all heads, each head also has its own grid: the segments of all heads would fill half of the 1 MiB
+# that a v5e has for scalars.
 _MOST_RUNS = 2**15
 
-_MEMORY = 2**24  # bytes that a kernel may take of a core's memory on every chip
+_MEMORY = 2**24  # bytes of a core's memory that a kernel may use on every chip
 
-_NEVER = 2**30  # a step that no grid has
+_NEVER = 2**30  # beyond the last step of any grid
 
 
 @dataclasses.dataclass(frozen=True)
 class GridStep:
-    """The place in the grid where a kernel stands."""
+    """The kernel's current step in the grid."""
 
-    queries: tile.Queries  # what it reads of the tokens
+    queries: tile.Queries  # the tokens of the tile
     keys: tile.Keys
     parameters: tile.Parameters  # of the bias
     number: Callable  # n -> the n-th parameter of this head, a scalar
-    in_strips: Callable | None  # () -> the bias of the tile where it comes in strips; None: it is a formula
-    diagonal: Any  # number of the tile's strip
+    in_strips: Callable | None  # () -> the bias of the tile if it comes in strips; None: it is a formula
+    diagonal: Any  # index of the tile's strip
     first: Array  # whether this is the first, or last, step of the held block
     last: Array
     first_of_head: Array  # whether this is the held block's first step of a query head
     first_block: Array  # whether the held block is the head's first
     needed: Array  # whether there is a tile to compute
     whole: Array | None  # whether every query of the tile sees every key; None: not known
-    near: Array | None  # whether the tile's biases may be other than 0; None: not known
-    content: Content  # what products of queries and keys become
+    near: Array | None  # whether the tile's biases may be nonzero; None: not known
+    content: Content  # the content scores of products
 
     def bias(self, near: bool, width: int = 1) -> Bias:
-        """The bias of this head, each parameter spread over this many lanes: Mosaic takes vectors in a formula."""
+        """The bias of this head. Each parameter is broadcast to this many lanes, because Mosaic needs vectors in a formula."""
         if not near:
             return Uniform()
         if self.in_strips is not None:
@@ -63,7 +64,7 @@ class GridStep:
         return self.parameters.bias([jnp.full((1, width), self.number(n)) for n in range(sum(self.parameters.sizes))])
 
     def when_needed(self, compute: Callable[[bool, bool], None]) -> None:
-        """Call `compute(whole, near)` if the tile is needed. A whole tile needs no mask, and one that is not near no bias."""
+        """Call `compute(whole, near)` if the tile is needed. Whole tiles need no mask, and tiles that are not near no bias."""
         if self.whole is None:
             pl.when(self.needed)(lambda: compute(False, True))
             return
@@ -76,10 +77,10 @@ class GridStep:
 
 @dataclasses.dataclass(frozen=True)
 class TileGrid:
-    """The operands in the kernels' layout, and the tiles of the table of logits to walk over.
+    """The operands in the kernels' layout, and the tiles of the logits to compute.
 
-    The sequence is the last axis, where lanes come in 128s; a head width of 64 there would be padded to twice its size. It
-    is padded to whole blocks by tokens that nobody sees.
+    The sequence is the last axis, along the lanes, which come in groups of 128; a head width of 64 there would be padded to
+    twice its size. The sequence is padded to whole blocks with empty slots, which are never visible.
     """
 
     q: Array  # [B, H, D, T]
@@ -97,7 +98,7 @@ class TileGrid:
     content: Content
     strips: RolledStrips | ProfileStrips | None  # of the bias; None: it is a formula
     weights: Array | None  # [#B, heads or fewer, C, T], of the profiles of a mixture
-    heads_differ: bool  # whether one head may need other tiles than another
+    heads_differ: bool  # whether heads may need different tiles
 
     @classmethod
     def of(
@@ -110,10 +111,10 @@ class TileGrid:
         shift: Array | None = None,
         marked: bool = True,
     ) -> "TileGrid":
-        """Lay out q [B, T, H, D] and k, v [B, S, K, D], and find out over which tiles to walk.
+        """Lay out q [B, T, H, D] and k, v [B, S, K, D], and find the tiles to compute.
 
-        With a shift (see `strips.slot_shift`) the bias comes in strips, without one it is a formula. Keys are
-        marked where their values are not finite, as `mask_nonfinite` does it, or the kernel sees to that.
+        With a shift (see `strips.slot_shift`) the bias comes in strips, otherwise it is a formula. If `marked`, keys with
+        non-finite values are already NaN, as from `mask_nonfinite`; otherwise the kernel handles them.
         """
         block_q, block_k = measured_tiles.fill(tiling, q, k).blocks(*_block_sizes(q.shape, k.shape))
         whole = skipping.padded(scoring, block_q, block_k)
@@ -153,15 +154,15 @@ class TileGrid:
         )
 
     def per_query(self, count: int) -> jax.ShapeDtypeStruct | None:
-        """An output of some numbers for each query, [B, H, count, T]."""
+        """An output of `count` numbers for each query, [B, H, count, T]."""
         return jax.ShapeDtypeStruct((*self.q.shape[:2], count, self.q.shape[3]), jnp.float32) if count else None
 
     def per_key(self, count: int) -> jax.ShapeDtypeStruct | None:
-        """An output of some numbers for each query head and key, [B, H, count, S]."""
+        """An output of `count` numbers for each query head and key, [B, H, count, S]."""
         return jax.ShapeDtypeStruct((*self.q.shape[:2], count, self.k.shape[3]), jnp.float32) if count else None
 
     def per_diagonal(self) -> jax.ShapeDtypeStruct | None:
-        """An output of the sums of each query head along the diagonals of its tiles, [B, H, ...]."""
+        """An output of sums along the diagonals of tiles, for each query head, [B, H, ...]."""
         if self.strips is None:
             return None
         return jax.ShapeDtypeStruct((*self.q.shape[:2], *self.strips.sums), jnp.float32)
@@ -190,41 +191,41 @@ class TileGrid:
 class _Segments(NamedTuple):
     """The steps of each pair of held blocks in segments: one per query head for the first block, then for the second.
 
-    Each is an array [held heads * pairs * size], the segments of a pair filled up to a power of two, so that a step finds its own
-    with few instructions: index maps are computed for every operand, in every step.
+    Each field is an array [held heads * pairs * size]. The segments of a pair are padded to a power of two, so that a step finds
+    its segment with few instructions: index maps are computed for every operand, in every step.
     """
 
-    start: Any  # first step; `_NEVER` where there is no segment: no head, or no partner of the middle block
+    start: Any  # first step; `_NEVER` if there is no segment: padding, or the missing partner of the middle block
     last: Any  # last step
     end: Any  # one past the last step with a tile to compute
     base: Any  # block of the other side = base + step
 
 
 class _Scalars(NamedTuple):
-    """Scalars that are there before the blocks: `segments` and `head` tell index maps which blocks to fetch."""
+    """Scalars that are loaded before the blocks: index maps compute from `segments` and `head` which blocks to fetch."""
 
     table: Any  # [H, P], the parameters of the bias
     segments: _Segments
     whole: Any  # [1, held blocks], see `Walk`
-    near: Any  # [2], the strips from the first to before the second may be other than 0; None: all
+    near: Any  # [2], the range of strips that may be nonzero, end excluded; None: all
     head: Any  # [1], the first held head of the grid; None: 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Walk:
-    """One pass of a kernel over the tiles: a block of one side is held while those of the other side pass by.
+    """One pass of a kernel over the tiles: a block of one side is held while the blocks of the other side are streamed.
 
-    The grid is [batch, held head, pair of held blocks, steps], in index maps b, c, p and t. The steps of a block are the runs of
-    its query heads, one after another: a kernel that holds keys walks over all query heads of a key head, so that the gradient
-    of a key is summed where it is held and leaves the chip once.
+    The grid is [batch, held head, pair of held blocks, steps], named b, c, p and t in index maps. The steps of a block are the
+    runs of its query heads, one after another: a kernel that holds keys walks over all query heads of a key head, so the
+    gradient of a key is accumulated on the chip and written once.
 
     Every pair in a grid takes as many steps as the longest pair, and an empty step still takes time. So block n is paired with
     block N - 1 - n: in causal rows the first block needs one tile and the last needs all. With many blocks, if heads may need
-    different tiles, each held head has its own grid: heads that look nearby do not wait for those that look far.
+    different tiles, each held head has its own grid, so local heads do not wait for long-range heads.
     """
 
     tiles: "TileGrid"
-    hold_queries: bool  # whether the held side is that of the queries
+    hold_queries: bool  # whether the held side is the queries
     first: Array  # [H, held blocks], the run of other blocks that each needs
     count: Array
     whole: Runs | None  # [1, held blocks], the run of other blocks that need no mask
@@ -237,12 +238,12 @@ class Walk:
 
     @property
     def heads(self) -> int:
-        """Query heads."""
+        """Number of query heads."""
         return len(self.first)
 
     @property
     def group(self) -> int:
-        """Query heads that one held block serves."""
+        """Number of query heads per held block."""
         return 1 if self.hold_queries else self.heads // self.tiles.k.shape[1]
 
     @property
@@ -257,17 +258,17 @@ class Walk:
 
     @property
     def apart(self) -> bool:
-        """Whether each held head has a grid of its own; the segments of all may also be too many for one."""
+        """Whether each held head has its own grid, because heads differ or because one grid would have too many segments."""
         return (self.tiles.heads_differ and self.blocks >= _MANY_BLOCKS) or self.count.size > _MOST_RUNS
 
     @property
     def pairs(self) -> int:
-        """Pairs of held blocks of a head."""
+        """Number of pairs of held blocks of a head."""
         return -(-self.blocks // 2)
 
     @property
     def size(self) -> int:
-        """Segments of a pair, filled up to a power of two."""
+        """Number of segments of a pair, padded to a power of two."""
         return 2 * 2 ** (self.group - 1).bit_length()
 
     def segments(self) -> tuple[_Segments, Int[Array, " held"]]:
@@ -311,7 +312,7 @@ class Walk:
         of_grid = lambda x: jax.ShapeDtypeStruct((x.shape[0], x.shape[1] // grids, *x.shape[2:]), x.dtype)
         outputs, whole_outputs = jax.tree.map(of_grid, (outputs, whole_outputs))
         segments, steps = self.segments()
-        # A core has more memory than kernels may take unless they ask: sums of all offsets of long texts do not fit in that.
+        # A core has more memory than kernels get by default. Sums over all offsets of long texts need more than the default.
         summed = sum(4 * x.shape[2] * x.shape[3] for x in jax.tree.leaves(whole_outputs))
         memory = _MEMORY + summed if summed > _MEMORY // 4 else None
 
@@ -324,14 +325,14 @@ class Walk:
                     grid=(tiles.q.shape[0], self.held // grids, self.pairs, steps),
                     in_specs=self._input_specs(*operands),
                     out_specs=self._output_specs(outputs, whole_outputs),
-                    # Sums over many tiles are float32 whatever the operands are: in bfloat16 small summands would vanish.
+                    # Sums over many tiles are float32 for all operands, because small summands would vanish in bfloat16.
                     scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch],
                 ),
                 compiler_params=pltpu.CompilerParams(
                     dimension_semantics=dimension_semantics(whole_outputs), vmem_limit_bytes=memory
                 ),
                 interpret=interpret,
-                name=getattr(kernel, "func", kernel).__name__,  # of a partial, too: reports find kernels by their names
+                name=getattr(kernel, "func", kernel).__name__,  # also for a partial: reports find kernels by name
             )(*arguments)
 
         def grid(steps: Array, segments: _Segments, head: Array | None) -> Any:
@@ -351,7 +352,7 @@ class Walk:
         return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(x.shape[1], -1, *x.shape[3:]), made)
 
     def _body(self, kernel: Callable, scratch_count: int) -> Callable:
-        """The kernel as Pallas calls it: it is told at which `GridStep` of the grid it stands."""
+        """The function that Pallas calls: it passes the current `GridStep` to the kernel."""
 
         def body(
             table: Any,
@@ -417,9 +418,9 @@ class Walk:
         ]
 
     def _output_specs(self, outputs: tuple, whole_outputs: tuple) -> tuple:
-        """The block of every output at a step of the grid; that of a whole one is all of a head."""
+        """The block of every output at a step of the grid; the block of a whole output covers a head."""
         block = self.tiles.block_q if self.hold_queries else self.tiles.block_k
-        # A whole output stays on the chip for a head's every block: a second buffer for it would take room and save nothing.
+        # A whole output stays on the chip for all blocks of a head, so a second buffer would take memory and save nothing.
         once = pl.Buffered(1)
         return (
             *jax.tree.map(lambda x: self._spec(x, block, self._made, self._heads_made), outputs),
@@ -442,9 +443,9 @@ class Walk:
         return pl.BlockSpec((None, None, x.shape[2], block), index, pipeline_mode=mode)
 
     def _place(self, c: Array, p: Array, t: Array, segments: _Segments) -> tuple[Array, Array, Array]:
-        """The segment at a step of a pair, which of its key head's query heads it has, and the held block."""
+        """The segment at a step of a pair, the index of its query head in the key head's group, and the held block."""
         of_pair, number = (c * self.pairs + p) * self.size, jnp.int32(0)
-        for bit in range(self.size.bit_length() - 2, -1, -1):  # by bisection: the starts rise
+        for bit in range(self.size.bit_length() - 2, -1, -1):  # bisection: the starts are ascending
             if self.blocks == 1 and 2**bit >= self.group:
                 continue  # the only block has no partner
             later = number + 2**bit
@@ -459,14 +460,14 @@ class Walk:
         return b, (c if of.head is None else of.head[0]) * self.group + of_held, n
 
     def _made(self, b: Array, c: Array, p: Array, t: Array, *scalars: Any) -> tuple:
-        """As `_held`, of outputs, which have the grid's own heads."""
+        """As `_held`, for outputs, whose heads are those of the grid."""
         return self._held(b, c, p, t, *_Scalars(*scalars)._replace(head=None))
 
     def _other(self, b: Array, c: Array, p: Array, t: Array, *scalars: Any) -> tuple:
         _, h, _ = self._held(b, c, p, t, *scalars)
         segments = _Scalars(*scalars).segments
         segment, _, _ = self._place(c, p, t, segments)
-        # Behind the last step the index stays the same, and nothing is fetched for steps without work.
+        # After the last step the index stays the same, so nothing is fetched for steps without work.
         return b, h, jnp.minimum(t, segments.last[segment]) + segments.base[segment]
 
     def _diagonal(self, *at: Any) -> tuple:
@@ -486,15 +487,15 @@ def _within(runs: Runs, n: Array, block: Array) -> Array:
 
 
 def _block_sizes(q: tuple[int, ...], k: tuple[int, ...]) -> tuple[int, int]:
-    """Query and key block: 512, or 256 for wide heads; four times as many keys for one query."""
-    side = 512 if q[3] <= 128 else 256  # half as many tokens of heads twice as wide fill the same memory on the chip
+    """Query and key block sizes: 512, or 256 for wide heads; four times as many keys for one query."""
+    side = 512 if q[3] <= 128 else 256  # half as many tokens of heads twice as wide take the same memory on the chip
 
     def fit(length: int, most: int) -> int:
-        """A multiple of 128, as lanes come, or the whole of a short row."""
+        """A multiple of 128, the number of lanes, or all of a short row."""
         return length if length <= 128 else min(most, -(-length // 128) * 128)
 
     if q[1] > 1:
         return fit(q[1], side), fit(k[1], side)
-    # One query's keys are cut evenly where they can be: padding would copy the cache in every step of decoding.
+    # For one query, choose a block that divides the keys if possible: padding would copy the cache in every decoding step.
     even = [n for n in range(4 * side, 0, -128) if k[1] % n == 0]
     return 1, even[0] if even else fit(k[1], 4 * side)

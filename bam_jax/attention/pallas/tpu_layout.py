@@ -1,7 +1,7 @@
 """The layout of arrays in TPU kernels, and the few operations that depend on it.
 
-A vector register holds 8 sublanes of 128 lanes. The held side of a tile lies along the lanes: its running sums and maxima are
-single rows of lanes, and reducing over the other side adds whole registers to each other instead of lanes within them.
+A vector register holds 8 sublanes of 128 lanes. The held side of a tile lies along the lanes. Its running sums and maxima are
+then single rows of lanes, and reducing over the other side adds whole registers instead of lanes within a register.
 """
 
 from typing import Any
@@ -12,8 +12,8 @@ from jaxtyping import Array, Float
 
 from bam_jax.attention.logits import skipping
 
-# So many keys, or queries, of a tile are computed at once. Smaller pieces spill fewer registers, but take more instructions in
-# every kernel of a v6e and in most of a v5e (benchmarks/tpu_static.py).
+# The number of keys, or queries, of a tile that are computed at once. Smaller pieces spill fewer registers, but take more
+# instructions in every kernel on a v6e and in most kernels on a v5e (benchmarks/tpu_static.py).
 _KEYS_AT_ONCE, _QUERIES_AT_ONCE = 256, 512
 
 
@@ -28,9 +28,9 @@ def sequence_second(x: Float[Array, "B H D T2"], length: int) -> Float[Array, "B
 
 
 def dimension_semantics(whole_outputs: tuple) -> Any:
-    """The axes of the grid that the cores of a chip may share out.
+    """Which axes of the grid may be distributed over the cores of a chip.
 
-    The last one is summed over, one step after another. Blocks that add to one whole output must stay on one core.
+    The last axis is summed over sequentially. Blocks that add to the same whole output must stay on one core.
     """
     held_blocks = "arbitrary" if jax.tree.leaves(whole_outputs) else "parallel"
     return "parallel", "parallel", held_blocks, "arbitrary"
@@ -56,19 +56,19 @@ def take_piece(refs: Any, piece: slice) -> Any:
 
 
 def along_lanes(refs: Any) -> Any:
-    """Read vectors [1, n] as they lie."""
+    """Read vectors [1, n] as rows."""
     return jax.tree.map(lambda ref: ref[...], refs)
 
 
 def along_sublanes(refs: Any) -> Any:
-    """Read vectors [1, n] as columns [n, 1]: those of the side that passes by."""
+    """Read vectors [1, n] as columns [n, 1], as the streamed side needs."""
     return jax.tree.map(lambda ref: ref[0][:, None], refs)
 
 
 def multiply(a: Any, b: Any, axis_a: int, axis_b: int) -> Array:
-    """Multiply two matrices [n, m], over one axis of each, in the type of the first.
+    """Multiply two matrices [n, m], contracting one axis of each, in the dtype of the first.
 
-    Two-byte operands are what the matrix unit is fast for; it sums their products in float32.
+    The matrix unit is fast for two-byte operands, and accumulates their products in float32.
     """
     a, b = a[...], b[...]
     axes = (((axis_a,), (axis_b,)), ((), ()))

@@ -1,7 +1,7 @@
 """The strips of a relative bias in the tiles of TPU kernels; see `strips`.
 
-The values of a tile's diagonals are copied to every sublane and rolled there by one lane more than above: that is the tile.
-The transpose sums along diagonals.
+A strip, the values of a tile's diagonals, is copied to every sublane, and each sublane is rolled by one lane more than the one
+above. The result is the tile. The transpose sums along diagonals.
 """
 
 import dataclasses
@@ -20,15 +20,15 @@ from bam_jax.biases import Bias
 
 @dataclasses.dataclass(frozen=True)
 class RolledStrips(StripTable):
-    """Strips as lanes hold them."""
+    """Strips along the lanes."""
 
     @property
     def width(self) -> int:
-        """W, the numbers of a strip: whole groups of 128 lanes."""
+        """W, the length of a strip, a multiple of 128 lanes."""
         return -(-(self.block_q + self.block_k) // 128) * 128
 
     def operand(self, *, keys_in_sublanes: bool) -> Float[Array, "1 H 1 G*W"]:
-        """Evaluate the bias: all strips, for tiles whose sublanes are keys, or queries."""
+        """The bias in all strips, for tiles whose sublanes are keys, or queries."""
         return self._evaluate(keys_in_sublanes, self.bias).reshape(1, self.heads, 1, -1)
 
     @property
@@ -37,17 +37,17 @@ class RolledStrips(StripTable):
         return self.count, self.width
 
     def cotangent(self, d_values: Float[Array, "H G W"]) -> Bias:
-        """Give the bias's cotangent from that of its strips, for tiles whose sublanes are keys."""
+        """The bias's cotangent from that of its strips, for tiles whose sublanes are keys."""
         _, vjp = jax.vjp(functools.partial(self._evaluate, True), self.bias)
         return vjp(d_values)[0]
 
     def in_tile(self, strip: Any, _: None) -> "StripBias":
-        """Take the reference to a tile's strip, which is laid out for the way the tile lies."""
+        """The bias of a tile from the reference to its strip, which has the layout for the tile's orientation."""
         return StripBias(strip)
 
     def _evaluate(self, keys_in_sublanes: bool, bias: Bias) -> Array:
         strips = self.strips(bias)
-        # Offsets fall from lane to lane where queries lie there.
+        # Offsets decrease from lane to lane if queries are in the lanes.
         strips = strips[..., ::-1] if keys_in_sublanes else strips
         strips = jnp.pad(strips, ((0, 0), (0, 0), (0, self.width - self.used)))
         # The first sublane's values come first, so that the tile's own roll starts at 0.
@@ -56,7 +56,7 @@ class RolledStrips(StripTable):
 
 @dataclasses.dataclass(frozen=True)
 class StripBias(Bias):
-    """The bias of one tile inside a kernel, whose coordinates follow one another, whatever they are."""
+    """The bias of one tile inside a kernel, whose coordinates are contiguous, whatever they are."""
 
     values: Any  # reference to the strip, [1, W]
     first: int = 0  # the sublane of the tile at which it starts
@@ -66,18 +66,18 @@ class StripBias(Bias):
         return tile_of_strip(self.values[...], sublanes, lanes, self.first)
 
     def cotangents(self, i: Array, j: Array, d_bias: Array) -> tuple:
-        """Give none: `add_sums` adds those of the strip up."""
+        """None: `add_sums` sums the cotangents of the strip."""
         return None, None, None
 
     def add_sums(self, d_tile: Float[Array, "m n"], _: None, d_strips: Any, strip: Any) -> None:
-        """Add the cotangents of a tile to that of all strips [G, W], of which the tile's has this number."""
+        """Add the cotangents of a tile to those of all strips [G, W]; `strip` is the index of the tile's."""
         d_strips[pl.ds(strip, 1)] += diagonal_sums(d_tile, d_strips.shape[1])
 
 
 def tile_of_strip(
     strip: Float[Array, "1 W"], sublanes: int, lanes: int, first: int = 0
 ) -> Float[Array, "sublanes lanes"]:
-    """Make a tile of its strip, from some sublane on: tile[r, l] = strip[(l - r - first) mod W]."""
+    """The tile of a strip, from sublane `first` on: tile[r, l] = strip[(l - r - first) mod W]."""
     copies = jnp.broadcast_to(strip, (sublanes, strip.shape[1]))
     return pltpu.roll(copies, first, 1, stride=1, stride_axis=0)[:, :lanes]
 
@@ -89,9 +89,9 @@ def diagonal_sums(tile: Float[Array, "sublanes lanes"], width: int) -> Float[Arr
 
 
 def _fold_diagonals(x: Array) -> Array:
-    """[1, W], the sum over r of x[r, (w + r) mod W]: the lower half of the sublanes is rolled and added to the upper.
+    """[1, W], the sum over r of x[r, (w + r) mod W], by rolling the lower half of the sublanes and adding it to the upper half.
 
-    So the rolls are of whole halves, as many as the logarithm of the sublanes, and not one for each sublane.
+    This takes log2(sublanes) rolls of whole halves instead of one roll per sublane.
     """
     sublanes, width = x.shape
     if sublanes % 2:
