@@ -29,9 +29,8 @@ from bam_jax.biases import Uniform
 from bam_jax.system.axes import varying
 from bam_jax.system.platform import platform
 
-_TABLE = (
-    2**31
-)  # Largest table in bytes. If its bias is trained, its gradient and cuDNN's own copy of that take as much each.
+# Largest table in bytes. If its bias is trained, its gradient and cuDNN's own copy of that take as much each.
+_TABLE = 2**31
 
 _OLDEST = 91100  # 9.11. Older versions miscompute or reject these calls.
 
@@ -90,7 +89,8 @@ def _library() -> Any:
 def _table_size(q: Array, scoring: Scoring) -> int:
     """Bytes of the table, or of cuDNN's workspace for its gradient."""
     if isinstance(scoring.bias, Uniform):
-        of_mask = scoring.queries.position, scoring.keys.position, scoring.queries.segment
+        queries, keys = scoring.queries, scoring.keys
+        of_mask = (queries.position, queries.segment, queries.sees_from, queries.sees_to, keys.position, keys.segment)
         batch, heads = max(len(x) for x in of_mask if x is not None), 1
     else:
         batch, heads = q.shape[0], q.shape[2]

@@ -234,6 +234,7 @@ REFUSED = {
     "even lengths, not 11 x 11": {"length": 11},
     "one query": {"length": 1},
     "would take 2.5 GiB, above 2": {"length": 2**14 + 2**11, "bias": biases.ALiBi(jnp.ones(H))},
+    "would take 4.0 GiB, above 2": {"length": 2**14, "batch": 8, "prefix": True, "mask": Mask()},
 }
 
 
@@ -243,8 +244,10 @@ def test_what_cudnn_cannot_do_is_said(says, gpu):
     gpu(**changes.pop("gpu", RTX))
     length, width, dtype = changes.pop("length", T), changes.pop("width", D), changes.pop("dtype", jnp.bfloat16)
     tokens = Tokens(jnp.arange(length)[None], consecutive=True)
-    x = jax.ShapeDtypeStruct((1, length, H, width), dtype)
-    scoring = dataclasses.replace(plain(**changes), queries=tokens, keys=tokens)
+    batch, prefix = changes.pop("batch", 1), changes.pop("prefix", False)  # of each row of the batch
+    x = jax.ShapeDtypeStruct((batch, length, H, width), dtype)
+    queries = dataclasses.replace(tokens, sees_to=jnp.zeros((batch, length), jnp.int32)) if prefix else tokens
+    scoring = dataclasses.replace(plain(**changes), queries=queries, keys=tokens)
     with pytest.raises(Unsupported, match=f"'cudnn' cannot do this: .*{says}"):
         jax.eval_shape(functools.partial(attention, scoring=scoring, backend="cudnn"), x, x, x)
 
