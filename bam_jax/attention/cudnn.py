@@ -1,10 +1,10 @@
 """The backend for GPUs without our own kernels: cuDNN's flash attention, which reads biases and most masks from a table.
 
 Causal attention of a text to itself without a bias needs no table. Everything else does: biases and mask in one array of the
-operands' dtype, [#B, H, T, S] or [#B, 1, T, S]. In two bytes, a bias of b nats is rounded by up to 2^-8 |b| (bfloat16). Queries
-times their temperature are also rounded, and so is the gradient of the table, which cuDNN computes and XLA sums for each
-parameter. cuDNN sums gradients in no fixed order. It hides a pair by adding to its logit, so a hidden key whose product overflows
-is seen.
+operands' dtype, [#B, H, T, S] or [#B, 1, T, S]. bfloat16 rounds a bias of b nats by up to 2^-8 |b|. Queries times their
+temperature are also rounded, and so is the gradient of the table, which cuDNN computes and XLA sums for each parameter. cuDNN
+sums gradients in no fixed order. It hides a pair by adding a large negative number to its logit, so a hidden key is seen if its
+product with the query overflows.
 
 Without a GPU, the two calls are computed from their definition, just as kernels are interpreted there. Tests therefore cover the
 table, the masking and the gradients around the calls, but not cuDNN itself, which has not run with this package.
@@ -162,17 +162,15 @@ def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tilin
     (_, (k, v)), (lse, _) = _mended(residuals.k, residuals.v), residuals.row_terms(d_out)
     parts = Differentiable.of(scoring)
     hot, of_hot = jax.vjp(lambda q, parts: _hot(q, parts.within(scoring)), q, parts)
-    trained = any(
-        any(flags) for flags in (wanted.bias, wanted.temperature, wanted.query_coordinate, wanted.key_coordinate)
-    )
-    # Recomputed for its gradient: the residuals of a formula would be several such tables in float32.
+    of_table = (wanted.bias, wanted.temperature, wanted.query_coordinate, wanted.key_coordinate)
+    trained = not isinstance(scoring.bias, Uniform) and any(map(any, of_table))
+    # Recomputed for its gradient: the residuals of a formula would be several tables of this size in float32.
     table = jax.checkpoint(lambda parts: _table(parts.within(scoring), q))
     bias, of_bias = jax.vjp(table, parts) if trained else (table(parts), None)
     given = hot, k, v, lse, residuals.out.astype(q.dtype), d_out.astype(q.dtype), bias
-    trains = trained and bias is not None
-    d_hot, dk, dv, d_bias = _by_positions(scoring, q, lambda call, mask: call.backward(*given, mask, trains))
+    d_hot, dk, dv, d_bias = _by_positions(scoring, q, lambda call, mask: call.backward(*given, mask, trained))
     dq, d_parts = of_hot(d_hot)
-    if trains:
+    if of_bias is not None:
         d_parts = jax.tree.map(jnp.add, d_parts, of_bias(d_bias)[0])
     return Gradients(dq, dk, dv, d_parts.cotangent(scoring))
 
@@ -206,10 +204,8 @@ def _by_positions(scoring: Scoring, q: Array, run: Callable) -> Any:
     """Apply `run` to a cuDNN call and a mask [#B, 1, T, S], or None where the table or the call includes the mask."""
     scale = scoring.content(q.shape[-1]).scale
     window = scoring.mask.window
-    whole, causal = (
-        _Call(scale, False, None),
-        _Call(scale, True, window if window is not None and window < q.shape[1] else None),
-    )
+    window = None if window is None or window >= q.shape[1] else window
+    whole, causal = _Call(scale, False, None), _Call(scale, True, window)
     if not isinstance(scoring.bias, Uniform):  # whose table includes the mask
         return run(whole, None)
     masked = lambda: run(whole, visible(scoring.queries, scoring.keys, scoring.mask)[:, None])
